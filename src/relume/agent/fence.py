@@ -1,0 +1,51 @@
+"""Making sure that a worker can no longer write (Invariant 4).
+
+The whole process group is killed, data loaders included. A worker is fenced when every one of its tasks is gone or on
+its way out of the kernel (PF_EXITING): that is milliseconds before a pidfd fires, which waits for memory to be torn down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+_PF_EXITING = 0x4
+_FLAGS = 6
+"""Place of `flags` in /proc/PID/task/TID/stat, counted from the field after the command's closing bracket."""
+
+
+def kill_group(pid: int) -> None:
+    """Kill the process group that `pid` leads; also `pid` itself, should it have left its group."""
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
+
+
+def is_fenced(pid: int) -> bool:
+    """True if no task of `pid` can run user code any more."""
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return all(_is_exiting(pid, task) for task in tasks)
+
+
+def is_stopped(pid: int) -> bool:
+    """True if the kernel shows the process as stopped or traced."""
+    fields = _stat(f"/proc/{pid}/stat")
+    return fields is not None and fields[0] in {"T", "t"}
+
+
+def _is_exiting(pid: int, task: str) -> bool:
+    fields = _stat(f"/proc/{pid}/task/{task}/stat")
+    return fields is None or fields[0] in {"Z", "X"} or bool(int(fields[_FLAGS]) & _PF_EXITING)
+
+
+def _stat(path: str) -> list[str] | None:
+    try:
+        text = Path(path).read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return text.rpartition(")")[2].split()

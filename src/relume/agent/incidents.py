@@ -1,0 +1,80 @@
+"""From a loss that was dealt with to a line that people and programs read.
+
+An incident waits here until the process is reaped, so that its line can hold the wait status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from relume.agent.arena import Arena
+from relume.agent.worker import Worker
+from relume.core.events import Incident
+from relume.wire.events import Event, WorkerLost
+
+
+class IncidentDesk:
+    """Collects incidents; `emit` gets the event, `say` the sentence."""
+
+    def __init__(
+        self, workers: Mapping[int, Worker], arena: Arena, emit: Callable[[Event], None], say: Callable[[str], None]
+    ) -> None:
+        self._workers = workers
+        self._arena = arena
+        self._emit = emit
+        self._say = say
+        self._open: list[Incident] = []
+        self.count = 0
+
+    def open(self, incident: Incident) -> None:
+        """Take an incident; its line is written when the process is reaped."""
+        self.count += 1
+        self._open.append(incident)
+        self._say(self._sentence(incident))
+        if self._workers[incident.rank].wait_status is not None:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the lines of those that are reaped; at the run's end, of all."""
+        reaped = [i for i in self._open if self._workers[i.rank].wait_status is not None]
+        for incident in reaped:
+            self._open.remove(incident)
+            self._emit(self._line(incident))
+
+    def _line(self, incident: Incident) -> WorkerLost:
+        worker, moment = self._workers[incident.rank], self._arena.moment(incident.rank)
+        return WorkerLost(
+            rank=incident.rank,
+            pid=worker.pid,
+            cause=incident.cause.kind,
+            text=incident.cause.text,
+            evidence=incident.cause.evidence,
+            wait_status=worker.wait_status,
+            phase=moment.phase,
+            step=moment.step,
+            shard=moment.shard,
+            view=incident.ballot,
+            moved=incident.moved,
+            rung=incident.rung,
+            killed_ns=moment.killed_ns,
+            lost_ns=_ns(incident.lost_s),
+            fenced_ns=_ns(incident.fenced_s),
+            promised_ns=_ns(incident.promised_s),
+            installed_ns=_ns(incident.installed_s),
+        )
+
+    def _sentence(self, incident: Incident) -> str:
+        worker, moment = self._workers[incident.rank], self._arena.moment(incident.rank)
+        where = f"in {moment.phase} of step {moment.step}"
+        where += f", shard {moment.shard}" if moment.shard >= 0 else ""
+        heirs = sorted(set(incident.moved.values()))
+        moved = f"{len(incident.moved)} shards went to {', '.join(map(str, heirs))}" if heirs else "nothing to recompute"
+        took = (incident.installed_s - incident.lost_s) * 1000
+        return (
+            f"worker {incident.rank} (pid {worker.pid}) is out {where}: {incident.cause.text}; {moved}; "
+            f"view {incident.ballot[0]}.{incident.ballot[1]} after {took:.1f} ms"
+        )
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1e9)

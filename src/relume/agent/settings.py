@@ -1,0 +1,45 @@
+"""What a run is started with, checked before anything starts, and the exit codes it can end with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from relume.core.coordinator import Outcome
+
+EXIT_CODES = MappingProxyType(
+    {
+        Outcome.COMPLETED.value: 0,
+        Outcome.SCRIPT_FAILED.value: 1,
+        "usage": 2,
+        Outcome.NO_STEPS.value: 3,
+        Outcome.DIVERGED.value: 4,
+        Outcome.NO_MEMORY.value: 5,
+        Outcome.ALL_LOST.value: 6,
+        Outcome.TOO_FEW.value: 7,
+        Outcome.TAIL_LOST.value: 8,
+        "internal": 70,
+        "interrupted": 130,
+        "terminated": 143,
+    }
+)
+"""How `relume run` ends: outcome to exit code. The table in the README is checked against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One run's settings. `environment` is added to each worker's."""
+
+    command: tuple[str, ...]
+    workers: int
+    run_dir: Path
+    run_id: str
+    shards: int | None = None
+    threads: int = 1
+    min_workers: int = 1
+    hang_timeout_s: float = 300.0
+    environment: dict[str, str] = field(default_factory=dict)
+    burner: bool = False
+    """Start a CPU burner in the place of each lost worker (the control of `relume chaos`)."""
+    port: int = 29500

@@ -1,0 +1,430 @@
+"""The agent's loop: it turns what happens to processes into events, and the coordinator's instructions into deeds.
+
+One thread, one selector (asyncio's), no blocking call. Everything that decides stands in `core`; this file only
+observes and acts: a pidfd that fires, a message, a tick; kill, ask, read the arena, install.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from relume.agent.arena import Arena
+from relume.agent.fence import is_fenced, is_stopped, kill_group
+from relume.agent.incidents import IncidentDesk
+from relume.agent.output import Terminal
+from relume.agent.rundir import RunDir
+from relume.agent.settings import EXIT_CODES, Settings
+from relume.agent.spawn import AGENT_VARIABLE, Spawner, environment
+from relume.agent.status import StatusServer
+from relume.agent.worker import Worker, cause_of_exit, oom_kills, raised_cause
+from relume.core import events as core
+from relume.core.coordinator import Coordinator, Limits, State
+from relume.core.detect import Sample, Watch
+from relume.errors import FrameError, MemoryShortage
+from relume.wire import events, messages
+
+TICK_S = 0.2
+FENCE_POLL_S = 0.0005
+LAST_WORDS_S = 5.0
+"""A worker whose script raised has this long for its own clean-up; it writes nothing in the arena meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a run ended."""
+
+    outcome: str
+    reason: str
+    exit_code: int
+
+
+class Supervisor:
+    """Runs one fleet on this host. `run()` returns when it is over and nothing of it is left."""
+
+    def __init__(
+        self, settings: Settings, spawner: Spawner, terminal: Terminal, watcher: Callable[[events.Event], None] | None = None
+    ) -> None:
+        self._settings = settings
+        self._spawner = spawner
+        self._terminal = terminal
+        self._watcher = watcher
+        self._dir = RunDir(settings.run_dir, self._trouble)
+        self._arena = Arena(settings.workers)
+        limits = Limits.derive(settings.hang_timeout_s)
+        self._core = Coordinator(settings.workers, 1, limits, settings.min_workers)
+        self._watch = Watch(settings.hang_timeout_s)
+        self._workers: dict[int, Worker] = {}
+        self._desk = IncidentDesk(self._workers, self._arena, self._event, terminal.say)
+        self._result: Result | None = None
+        self._over = asyncio.Event()
+        self._interrupts = 0
+        self._burners: list[subprocess.Popen[bytes]] = []
+        self._guardian: subprocess.Popen[bytes] | None = None
+        self._oom_kills = oom_kills()
+        self._started_s = time.monotonic()
+        self._moved: dict[int, int] = {}
+
+    # The run ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> Result:
+        """Start the workers and serve them until the run is over."""
+        self._loop = asyncio.get_running_loop()
+        settings = self._settings
+        server = StatusServer(settings.run_id, self._status)
+        ticker: asyncio.Task[None] | None = None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._loop.add_signal_handler(number, self._interrupt, number)
+        try:
+            started = events.RunStarted(settings.run_id, os.getpid(), settings.workers, tuple(settings.command))
+            self._event(started)
+            server.start(self._loop)
+            self._start_guardian()
+            for rank in range(settings.workers):
+                self._start_worker(rank)
+            ticker = asyncio.create_task(self._tick())
+            await self._over.wait()
+        finally:
+            if ticker is not None:
+                ticker.cancel()
+            await self._tear_down()
+            server.close(self._loop)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._loop.remove_signal_handler(number)
+        assert self._result is not None
+        self._event(events.RunEnded(self._result.outcome, self._result.reason, self._result.exit_code))
+        self._dir.close()
+        return self._result
+
+    def _end(self, outcome: str, reason: str) -> None:
+        if self._result is None:
+            self._result = Result(outcome, reason, EXIT_CODES[outcome])
+            self._over.set()
+
+    def _interrupt(self, number: int) -> None:
+        self._interrupts += 1
+        name = signal.Signals(number).name
+        if self._interrupts == 1:
+            self._terminal.say(f"{name}: ending the run (once more: at once)")
+            self._end("interrupted" if number == signal.SIGINT else "terminated", f"the run was ended by {name}")
+        else:
+            for worker in self._workers.values():
+                if worker.wait_status is None:
+                    kill_group(worker.pid)
+
+    async def _tear_down(self) -> None:
+        """End every process of the run, politely first if a person asked, and close everything."""
+        if self._result is None:
+            self._result = Result("internal", "the agent failed", EXIT_CODES["internal"])
+        if self._interrupts:
+            for worker in self._running():
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(worker.pid, signal.SIGTERM)
+            await self._until_gone(1.5)
+        for worker in self._workers.values():
+            kill_group(worker.pid) if worker.wait_status is None else None
+        await self._until_gone(5.0)
+        self._desk.flush()
+        for worker in self._workers.values():
+            for descriptor in (worker.pidfd, worker.connection.fileno(), *worker.pipes):
+                if descriptor >= 0:
+                    self._loop.remove_reader(descriptor)
+            self._drain(worker)
+            worker.close()
+        for burner in self._burners:
+            burner.kill()
+            burner.wait()
+        if self._guardian is not None and self._guardian.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._guardian.stdin.write(b"done\n")
+                self._guardian.stdin.close()
+            self._guardian.wait()
+        self._arena.close()
+
+    def _running(self) -> list[Worker]:
+        return [worker for worker in self._workers.values() if worker.wait_status is None]
+
+    async def _until_gone(self, limit_s: float) -> None:
+        end = time.monotonic() + limit_s
+        while self._running() and time.monotonic() < end:
+            await asyncio.sleep(0.01)
+
+    # Starting -----------------------------------------------------------------------------------------------
+
+    def _start_guardian(self) -> None:
+        command = [sys.executable, "-I", "-S", os.path.join(os.path.dirname(__file__), "guardian.py"), str(os.getpid())]
+        self._guardian = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+
+    def _start_worker(self, rank: int) -> None:
+        settings = self._settings
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        descriptors = [theirs.fileno(), self._arena.control_fd, self._arena.data_fd, *self._arena.bells]
+        run = {
+            **settings.environment,
+            "RELUME_RUN_ID": settings.run_id,
+            "RELUME_RUN_DIR": str(settings.run_dir),
+            AGENT_VARIABLE: ",".join(map(str, descriptors)),
+        }
+        if settings.shards is not None:
+            run["RELUME_SHARDS"] = str(settings.shards)
+        variables = environment(dict(os.environ), rank, settings.workers, settings.threads, settings.port, run)
+        started = self._spawner.spawn(settings.command, variables, descriptors)
+        theirs.close()
+        worker = Worker(rank, started.pid, os.pidfd_open(started.pid), ours, {started.out: "out", started.err: "err"})
+        self._workers[rank] = worker
+        if self._guardian is not None and self._guardian.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._guardian.stdin.write(f"{started.pid}\n".encode())
+                self._guardian.stdin.flush()
+        self._loop.add_reader(worker.pidfd, self._on_exit, worker)
+        self._loop.add_reader(ours, self._on_message, worker)
+        for descriptor in worker.pipes:
+            os.set_blocking(descriptor, False)
+            self._loop.add_reader(descriptor, self._on_output, worker, descriptor)
+        self._event(events.WorkerStarted(rank, started.pid))
+
+    # What happens -------------------------------------------------------------------------------------------
+
+    def _on_output(self, worker: Worker, descriptor: int) -> None:
+        try:
+            data = os.read(descriptor, 1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            self._loop.remove_reader(descriptor)
+            worker.pipes.pop(descriptor, None)
+            os.close(descriptor)
+            return
+        self._take_output(worker, worker.pipes[descriptor], data)
+
+    def _take_output(self, worker: Worker, stream: str, data: bytes) -> None:
+        self._dir.output(worker.rank, data)
+        if stream == "err":
+            worker.tail.extend(data.splitlines())
+        self._terminal.feed(worker.rank, stream, data)
+
+    def _drain(self, worker: Worker) -> None:
+        for descriptor, stream in worker.pipes.items():
+            with contextlib.suppress(OSError):
+                while data := os.read(descriptor, 1 << 16):
+                    self._take_output(worker, stream, data)
+
+    def _on_message(self, worker: Worker) -> None:
+        try:
+            data = worker.connection.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.remove_reader(worker.connection)
+            self._loop.call_later(LAST_WORDS_S, self._gone_silent, worker)
+            return
+        try:
+            for message in worker.decoder.feed(data):
+                self._handle_message(worker, message)
+        except FrameError as error:
+            self._tell(core.Lost(worker.rank, core.Cause("protocol", f"it sent what is no message: {error}")))
+
+    def _gone_silent(self, worker: Worker) -> None:
+        if worker.wait_status is None and self._core.state is not State.CLOSED and self._result is None:
+            text = "it closed its connection to the agent and lives on"
+            self._tell(core.Lost(worker.rank, core.Cause("silent", text)))
+
+    def _handle_message(self, worker: Worker, message: messages.FromWorker) -> None:
+        rank = worker.rank
+        if isinstance(message, messages.Hello):
+            if message.protocol != messages.PROTOCOL:
+                text = f"it speaks protocol {message.protocol}, this agent {messages.PROTOCOL}: two versions of relume?"
+                self._tell(core.Lost(rank, core.Cause("protocol", text)))
+            if rank == 0:
+                self._record(message.profile)
+        elif isinstance(message, messages.Join):
+            worker.total, worker.joined = message.total, True
+            self._tell(core.Joined(rank, message.terms, message.shape))
+        elif isinstance(message, messages.Promised):
+            self._tell(core.Pledged(rank, message.ballot))
+        elif isinstance(message, messages.Finished):
+            self._tell(core.Done(rank, message.step))
+        elif isinstance(message, messages.Raised):
+            worker.raised = message
+            worker.self_fenced = True
+            self._event(events.ScriptRaised(rank, message.error, message.where, message.traceback))
+            self._tell(core.Lost(rank, raised_cause(message)))
+        elif isinstance(message, messages.Leave):
+            worker.self_fenced = True
+            self._tell(core.Lost(rank, core.Cause("planned", message.reason)))
+        else:
+            self._event(events.Remarked(rank, message.topic, message.text, message.step))
+
+    def _on_exit(self, worker: Worker) -> None:
+        self._loop.remove_reader(worker.pidfd)
+        kill_group(worker.pid)  # what it started goes with it; its pid is still its own, as it is not waited for yet
+        _, status = os.waitpid(worker.pid, 0)
+        worker.wait_status = status
+        self._on_message_rest(worker)
+        if status == 0 and worker.raised is None and not worker.condemned:
+            self._tell(core.Exited(worker.rank))
+        else:
+            for descriptor in list(worker.pipes):
+                self._on_output(worker, descriptor)  # its last words are part of the evidence
+            self._tell(core.Lost(worker.rank, cause_of_exit(worker, status, self._oom_kills)))
+        self._fenced(worker)
+        self._desk.flush()
+
+    def _on_message_rest(self, worker: Worker) -> None:
+        """Read what the worker had sent before it died (its traceback, most of all)."""
+        with contextlib.suppress(OSError, FrameError):
+            while data := worker.connection.recv(1 << 16):
+                for message in worker.decoder.feed(data):
+                    self._handle_message(worker, message)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            moments = {rank: self._arena.moment(rank) for rank, w in self._workers.items() if w.wait_status is None}
+            samples = []
+            for rank, moment in moments.items():
+                worker = self._workers[rank]
+                worker.sample_memory()
+                if not worker.joined or worker.condemned:
+                    continue
+                idle = self._watch.idle_s(rank, time.monotonic()) > 1.0
+                stopped = idle and is_stopped(worker.pid)
+                sample = Sample(rank, moment.counter, moment.phase, moment.step, moment.shard, stopped)
+                samples.append(sample)
+                self._tell(core.Progress(rank, moment.step))
+            for rank, cause in self._watch.look(samples, time.monotonic()):
+                self._tell(core.Lost(rank, cause))
+            self._tell(core.Tick())
+
+    # What is done about it --------------------------------------------------------------------------------------
+
+    def _tell(self, event: core.Event) -> None:
+        """Tell the coordinator and do what it answers."""
+        if self._result is not None:
+            return
+        for instruction in self._core.handle(event, time.monotonic()):
+            self._do(instruction)
+
+    def _do(self, instruction: core.Instruction) -> None:
+        if isinstance(instruction, core.Reserve):
+            self._reserve(instruction.shape)
+        elif isinstance(instruction, core.Fence):
+            self._fence(self._workers[instruction.rank])
+        elif isinstance(instruction, core.AskPromise):
+            self._send(instruction.rank, messages.Ask(instruction.ballot))
+        elif isinstance(instruction, core.Count):
+            self._loop.call_soon(self._tell, core.Counted(instruction.ballot, self._arena.inventory()))
+        elif isinstance(instruction, core.InstallView):
+            self._send(instruction.rank, messages.Install(instruction.view))
+            if instruction.rank == instruction.view.main:
+                self._event(self._view_event(instruction.view))
+        elif isinstance(instruction, core.CloseRun):
+            self._send(instruction.rank, messages.Close(instruction.view))
+        elif isinstance(instruction, core.Incident):
+            self._desk.open(instruction)
+        else:
+            self._end(instruction.outcome, instruction.reason)
+
+    def _send(self, rank: int, message: messages.ToWorker) -> None:
+        worker = self._workers[rank]
+        if not worker.send(message):
+            text = "it takes no more messages from its agent"
+            self._loop.call_soon(self._tell, core.Lost(rank, core.Cause("silent", text)))
+        elif worker.pending:
+            self._loop.call_later(0.01, worker.flush)
+
+    def _reserve(self, shape: messages.Shape) -> None:
+        try:
+            size = self._arena.reserve(shape)
+        except MemoryShortage as error:
+            self._loop.call_soon(self._tell, core.NoMemory(str(error)))
+            return
+        self._event(events.ArenaReserved(size, shape.gradient_bytes, shape.shards))
+        self._record_shards(shape)
+        self._loop.call_soon(self._tell, core.Reserved())
+
+    def _fence(self, worker: Worker) -> None:
+        worker.condemned = True
+        if self._settings.burner:
+            self._burners.append(subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]))
+        if worker.wait_status is not None or worker.self_fenced:
+            self._loop.call_soon(self._fenced, worker)
+            self._loop.call_later(LAST_WORDS_S, self._end_by_force, worker)
+            return
+        kill_group(worker.pid)
+        self._loop.call_soon(self._poll_fence, worker)
+
+    def _end_by_force(self, worker: Worker) -> None:
+        if worker.wait_status is None and self._result is None:
+            kill_group(worker.pid)
+
+    def _poll_fence(self, worker: Worker) -> None:
+        if worker.fenced:
+            return
+        if worker.wait_status is not None or is_fenced(worker.pid):
+            self._fenced(worker)
+        else:
+            self._loop.call_later(FENCE_POLL_S, self._poll_fence, worker)
+
+    def _fenced(self, worker: Worker) -> None:
+        if not worker.fenced:
+            worker.fenced = True
+            self._tell(core.Fenced(worker.rank))
+
+    def _view_event(self, view: messages.View) -> events.ViewInstalled:
+        return events.ViewInstalled(view.number, view.step, view.members, view.assigned, {})
+
+    # Telling people -----------------------------------------------------------------------------------------
+
+    def _event(self, event: events.Event) -> None:
+        self._dir.event(event)
+        if self._watcher is not None:
+            self._watcher(event)
+
+    def _trouble(self, text: str) -> None:
+        self._terminal.say(text)
+
+    def _record(self, profile: dict[str, str]) -> None:
+        self._facts = {
+            "run": self._settings.run_id,
+            "command": list(self._settings.command),
+            "workers": self._settings.workers,
+            "threads": self._settings.threads,
+            "numerics": profile,
+        }
+        self._dir.record(self._facts)
+
+    def _record_shards(self, shape: messages.Shape) -> None:
+        self._facts = {**getattr(self, "_facts", {}), "shards": shape.shards, "gradient_bytes": shape.gradient_bytes}
+        self._dir.record(self._facts)
+
+    def _status(self) -> messages.StatusReply:
+        now = time.monotonic()
+        lines = []
+        for rank, worker in sorted(self._workers.items()):
+            moment = self._arena.moment(rank)
+            lost = worker.condemned or worker.wait_status not in {None, 0}
+            state = "lost" if lost else "ended" if worker.wait_status == 0 else "in" if worker.joined else "starting"
+            idle = self._watch.idle_s(rank, now)
+            lines.append(messages.WorkerStatus(rank, worker.pid, state, moment.phase, moment.step, moment.shard, idle))
+        return messages.StatusReply(
+            run=self._settings.run_id,
+            pid=os.getpid(),
+            state=self._core.state.value,
+            uptime_s=now - self._started_s,
+            view=self._core.view,
+            total=max((worker.total for worker in self._workers.values()), default=0),
+            incidents=self._desk.count,
+            workers=tuple(lines),
+        )

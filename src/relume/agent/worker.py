@@ -1,0 +1,113 @@
+"""One worker as its agent sees it: process, socket, output, and what is held against it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from relume.core.events import Cause
+from relume.wire.framing import Decoder, encode
+from relume.wire.messages import FromWorker, Raised, ToWorker
+
+_SEND_BUFFER_MAX = 1 << 20
+_TAIL_LINES = 20
+
+
+@dataclass(slots=True)
+class Worker:
+    """See the module's docstring. `wait_status` is what waitpid gave, None while it runs."""
+
+    rank: int
+    pid: int
+    pidfd: int
+    connection: socket.socket
+    pipes: dict[int, str]
+    decoder: Decoder[FromWorker] = field(default_factory=lambda: Decoder(FromWorker))
+    pending: bytearray = field(default_factory=bytearray)
+    tail: deque[bytes] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
+    wait_status: int | None = None
+    raised: Raised | None = None
+    total: int = 0
+    joined: bool = False
+    condemned: bool = False
+    self_fenced: bool = False
+    fenced: bool = False
+    resident_bytes: int = 0
+
+    def send(self, message: ToWorker) -> bool:
+        """Send `message` without ever blocking; False if the worker takes nothing any more."""
+        self.pending += encode(message)
+        return self.flush()
+
+    def flush(self) -> bool:
+        """Send what is pending, as far as the socket takes it."""
+        while self.pending:
+            try:
+                sent = self.connection.send(self.pending)
+            except BlockingIOError:
+                return len(self.pending) <= _SEND_BUFFER_MAX
+            except OSError:
+                self.pending.clear()
+                return True  # its end is near and will be seen by its pidfd
+            del self.pending[:sent]
+        return True
+
+    def sample_memory(self) -> None:
+        """Remember how big the process is, as evidence should the kernel kill it for memory."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+            self.resident_bytes = pages * os.sysconf("SC_PAGESIZE")
+
+    def close(self) -> None:
+        """Close every descriptor."""
+        self.connection.close()
+        for descriptor in (self.pidfd, *self.pipes):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        self.pipes.clear()
+
+
+def oom_kills() -> int:
+    """Return how many processes this kernel has killed for memory since it started."""
+    try:
+        with Path("/proc/vmstat").open() as lines:
+            return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+    except OSError:
+        return 0
+
+
+def cause_of_exit(worker: Worker, status: int, oom_kills_before: int) -> Cause:
+    """Say why a worker's process ended, with the evidence (scenario 16)."""
+    if worker.raised is not None:
+        return raised_cause(worker.raised)
+    evidence = {"wait_status": str(status), "resident_mib": f"{worker.resident_bytes / 2**20:.0f}"}
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        killed = oom_kills() - oom_kills_before
+        if number == signal.SIGKILL and killed > 0:
+            evidence["oom_kills"] = str(killed)
+            text = f"the kernel killed it for memory (SIGKILL, and {killed} more out-of-memory kills on this host); "
+            return Cause("out_of_memory", text + f"it was last seen with {evidence['resident_mib']} MiB", evidence)
+        return Cause("signal", f"it was killed by signal {number} ({_signal_name(number)})", evidence)
+    code = os.waitstatus_to_exitcode(status)
+    tail = b"\n".join(worker.tail).decode(errors="replace")
+    last = next((line for line in reversed(tail.splitlines()) if line.strip()), "")
+    text = f"its script ended with exit code {code}" + (f" ({last.strip()[:300]})" if last else "")
+    return Cause("exit_code", text, {**evidence, "stderr": tail[-4000:]})
+
+
+def raised_cause(raised: Raised) -> Cause:
+    """Return the cause for a script that raised."""
+    return Cause("raised", f"its script raised {raised.error} at {raised.where}", {"where": raised.where})
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"

@@ -1,0 +1,143 @@
+"""Where everything stands in the arena: offsets computed once, alike in the agent and in every worker.
+
+The arena has two parts. The *control* part exists from the start: per worker a progress block, seals of its slots
+and a flight recorder; and the seals of the blocks. The *data* part is made when the workers have told what they
+protect: results, buffers, leaf notes, and every worker's slots.
+
+This module knows sizes and offsets, not memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relume.core.ranges import SHARDS_MAX
+from relume.wire.messages import Shape
+
+WORD = 8
+PAGE = 4096
+ALIGNMENT = 64
+"""Slot and result views start on this: MKL's bits depend on alignment (DESIGN.md)."""
+
+SLOTS_EAGER = 2
+SLOT_WORDS = 128
+BLOCKS_MAX = 64
+BLOCK_BYTES_MIN = 64 << 10
+RESULTS = 2
+"""Results kept. Rule 6 would do with one; the second lets a slow member copy while the next step is summed."""
+NOTE_LOG_BYTES = 4096
+"""Room for what one shard logs."""
+
+HEADER_WORDS = 8
+PROGRESS_WORDS = 16
+RECORDER_ENTRIES = 512
+RECORDER_ENTRY_WORDS = 4
+_WORKER_WORDS = PROGRESS_WORDS + SLOT_WORDS + RECORDER_ENTRIES * RECORDER_ENTRY_WORDS
+
+
+def round_up(size: int, unit: int) -> int:
+    """Return the smallest multiple of `unit` that is at least `size`."""
+    return -(-size // unit) * unit
+
+
+@dataclass(frozen=True, slots=True)
+class ControlLayout:
+    """The control part for `workers` workers; all offsets are in words of eight bytes."""
+
+    workers: int
+
+    def progress(self, rank: int) -> int:
+        """Return where the progress block of `rank` starts."""
+        return HEADER_WORDS + RESULTS * BLOCKS_MAX + rank * _WORKER_WORDS
+
+    def seals(self, rank: int) -> int:
+        """Return where the slot seals of `rank` start."""
+        return self.progress(rank) + PROGRESS_WORDS
+
+    def recorder(self, rank: int) -> int:
+        """Return where the flight recorder of `rank` starts."""
+        return self.seals(rank) + SLOT_WORDS
+
+    def blocks(self, result: int) -> int:
+        """Return where the block seals of result buffer `result` start."""
+        return HEADER_WORDS + result * BLOCKS_MAX
+
+    @property
+    def size(self) -> int:
+        """Bytes, in whole pages."""
+        return round_up(self.progress(self.workers) * WORD, PAGE)
+
+
+def slots_max(shards: int) -> int:
+    """Return for how many slots a worker has address space.
+
+    A contiguous range needs at most 2 log2 S (DESIGN.md). What a worker inherits from several dead ones in one step
+    may be scattered; half of the shards is then the worst that does not merge. Slots take memory when first used.
+    """
+    return min(SLOT_WORDS, max(SLOTS_EAGER, shards // 2 + 2))
+
+
+def block_bounds(gradient_bytes: int) -> list[tuple[int, int]]:
+    """Return the blocks as byte ranges: fixed for the run (rule 2), at least 64 KiB, at most 64 of them."""
+    size = max(BLOCK_BYTES_MIN, round_up(-(-gradient_bytes // BLOCKS_MAX), ALIGNMENT))
+    starts = range(0, max(gradient_bytes, 1), size)
+    return [(start, min(start + size, gradient_bytes)) for start in starts]
+
+
+@dataclass(frozen=True, slots=True)
+class DataLayout:
+    """The data part; all offsets are in bytes and on page boundaries."""
+
+    shape: Shape
+    workers: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.shape.shards <= SHARDS_MAX:
+            raise ValueError(f"{self.shape.shards} shards: between 1 and {SHARDS_MAX} are possible")
+
+    @property
+    def gradient_size(self) -> int:
+        """Bytes of one gradient, in whole pages."""
+        return round_up(max(self.shape.gradient_bytes, 1), PAGE)
+
+    @property
+    def buffers_size(self) -> int:
+        """Bytes of all buffers of the protected modules, in whole pages."""
+        return round_up(max(self.shape.buffer_bytes, 1), PAGE)
+
+    @property
+    def note_size(self) -> int:
+        """Bytes of one leaf's note: weight, length of its logs, presence bits, logs."""
+        return round_up(2 * WORD + -(-self.shape.parameters // 8) + NOTE_LOG_BYTES, WORD)
+
+    def result(self, index: int) -> int:
+        """Return where result buffer `index` starts."""
+        return index * self.gradient_size
+
+    def buffers(self, index: int) -> int:
+        """Return where the buffers that belong to result `index` start."""
+        return RESULTS * self.gradient_size + index * self.buffers_size
+
+    def note(self, index: int, shard: int) -> int:
+        """Return where the note of `shard` for result `index` starts."""
+        notes = RESULTS * (self.gradient_size + self.buffers_size)
+        return notes + (index * self.shape.shards + shard) * self.note_size
+
+    @property
+    def slots_start(self) -> int:
+        """Where the slots start, after all that is shared."""
+        return round_up(self.note(RESULTS, 0), PAGE)
+
+    def slot(self, rank: int, index: int) -> int:
+        """Return where slot `index` of `rank` starts."""
+        return self.slots_start + (rank * slots_max(self.shape.shards) + index) * self.gradient_size
+
+    @property
+    def size(self) -> int:
+        """Bytes of address space; slots beyond the eager ones take memory only when they are first used."""
+        return self.slot(self.workers, 0)
+
+    @property
+    def eager_bytes(self) -> int:
+        """Bytes that are allocated at the start."""
+        return self.slots_start + self.workers * SLOTS_EAGER * self.gradient_size

@@ -1,0 +1,111 @@
+"""The arena's memory: memfds, mapped here and there, never resized under anybody.
+
+`memfd_create` needs no /dev/shm (containers set it to 64 MB). Room is allocated before anybody may touch it, so
+that a full host says so in an exception and not by a signal; the file is sealed against shrinking; and a map is
+not inherited by forked data loaders. A run of one worker without an agent uses the same layout over private memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import sys
+from pathlib import Path
+
+from relume.arena.layout import SLOTS_EAGER, DataLayout
+from relume.errors import MemoryShortage
+
+if sys.platform != "win32":
+    import fcntl
+
+_F_ADD_SEALS, _F_SEAL_SHRINK = 1033, 2
+_HEADROOM = 256 << 20
+
+
+def create(name: str, size: int = 0) -> int:
+    """Return a descriptor of a new memfd of `size` bytes."""
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    if size:
+        os.posix_fallocate(descriptor, 0, size)
+    return descriptor
+
+
+def reserve(descriptor: int, layout: DataLayout) -> None:
+    """Give the data part its size and its eager memory. Raises `MemoryShortage` with what is needed for what."""
+    needed, available = layout.eager_bytes, available_bytes()
+    if needed + _HEADROOM > available:
+        raise MemoryShortage(_shortage(layout, available))
+    try:
+        os.ftruncate(descriptor, layout.size)
+        os.posix_fallocate(descriptor, 0, layout.slots_start)
+        for rank in range(layout.workers):
+            os.posix_fallocate(descriptor, layout.slot(rank, 0), SLOTS_EAGER * layout.gradient_size)
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.ENOMEM, errno.EFBIG}:
+            raise
+        raise MemoryShortage(_shortage(layout, available)) from error
+    fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEAL_SHRINK)
+
+
+def grow(descriptor: int, offset: int, size: int) -> None:
+    """Allocate a slot beyond the eager ones before it is first written. Raises `MemoryShortage`."""
+    try:
+        os.posix_fallocate(descriptor, offset, size)
+    except OSError as error:
+        text = f"the arena needs {size / 2**20:.1f} MiB more for another slot and the host has no memory left"
+        raise MemoryShortage(text) from error
+
+
+def attach(descriptor: int, size: int) -> mmap.mmap:
+    """Map `size` bytes of a memfd, shared, and not into forked children."""
+    memory = mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+    memory.madvise(mmap.MADV_DONTFORK)
+    return memory
+
+
+def private(size: int) -> mmap.mmap:
+    """Return private memory with the properties of an arena, for a run of one worker (all platforms)."""
+    return mmap.mmap(-1, size)
+
+
+def available_bytes() -> int:
+    """Return how much memory this process could still get: the host's, or its cgroup's if that is less."""
+    available = _meminfo("MemAvailable")
+    for limit_path, usage_path in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            limit = int(Path(limit_path).read_text())
+            available = min(available, limit - int(Path(usage_path).read_text()))
+        except (OSError, ValueError):
+            continue  # no such controller here, or "max"
+    return available
+
+
+def _meminfo(field: str) -> int:
+    with Path("/proc/meminfo").open() as lines:
+        for line in lines:
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) << 10
+    return 1 << 62
+
+
+def _shortage(layout: DataLayout, available: int) -> str:
+    mib = 2**20
+    gradient = layout.gradient_size / mib
+    return (
+        f"the arena needs {layout.eager_bytes / mib:.0f} MiB and {available / mib:.0f} MiB are available on this host: "
+        f"one gradient is {gradient:.1f} MiB, and the arena holds {SLOTS_EAGER} for each of {layout.workers} workers "
+        f"and 2 results. Use fewer workers on this host (--workers), or a model with fewer trainable parameters"
+    )
+
+
+def populate(memory: mmap.mmap) -> None:
+    """Map every page of `memory` now, so that no step pays for first touches. Best effort (Linux 5.14)."""
+    populate_write = 23
+    libc = ctypes.CDLL(None, use_errno=True)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(len(memory)), populate_write)

@@ -1,0 +1,163 @@
+"""What each worker is doing right now, in words that outlive it, and what it did just before.
+
+The progress block is where a death is read from: phase, step and shard at the last instant. The flight recorder
+is a ring of the latest entries. Both are written by their worker alone; the agent only reads.
+
+A *trap* ends its own process at an exact point, for tests and `relume chaos`: on entering a phase of a step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from relume.arena.layout import RECORDER_ENTRIES, RECORDER_ENTRY_WORDS, ControlLayout
+
+PHASES: Final = (
+    "joining",
+    "load",
+    "forward",
+    "backward",
+    "publish",
+    "wait",
+    "sum",
+    "take",
+    "update",
+    "between",
+    "view",
+    "aside",
+    "tail",
+)
+_CODE = {name: code for code, name in enumerate(PHASES)}
+_COUNTER, _PHASE, _STEP, _SHARD, _SINCE, _TAKEN, _PID, _KILLED = range(8)
+NO_SHARD = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A progress block as read. `since_ns` and `killed_ns` (0: not by a trap) are of the monotonic clock."""
+
+    counter: int
+    phase: str
+    step: int
+    shard: int
+    since_ns: int
+    taken: int
+    pid: int
+    killed_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trap:
+    """End this process when `rank` enters `phase` of `step` for the `nth` time. `step` None: in any step."""
+
+    rank: int
+    phase: str
+    step: int | None = None
+    nth: int = 0
+    action: str = "kill"
+
+
+def parse_traps(text: str, rank: int) -> list[Trap]:
+    """Return the traps for `rank` in the JSON list `text`."""
+    return [trap for trap in (Trap(**entry) for entry in json.loads(text)) if trap.rank == rank]
+
+
+def read(words: memoryview, layout: ControlLayout, rank: int) -> Moment:
+    """Return the progress of `rank`."""
+    base = layout.progress(rank)
+    return Moment(
+        counter=words[base + _COUNTER],
+        phase=PHASES[words[base + _PHASE]],
+        step=words[base + _STEP] - 1,
+        shard=words[base + _SHARD] - 1,
+        since_ns=words[base + _SINCE],
+        taken=words[base + _TAKEN] - 1,
+        pid=words[base + _PID],
+        killed_ns=words[base + _KILLED],
+    )
+
+
+def taken(words: memoryview, layout: ControlLayout, rank: int) -> int:
+    """Return the newest step that `rank` has copied out of the arena, or -1."""
+    return words[layout.progress(rank) + _TAKEN] - 1
+
+
+class Progress:
+    """A worker's own progress block and flight recorder."""
+
+    def __init__(self, words: memoryview, layout: ControlLayout, rank: int, traps: list[Trap]) -> None:
+        self._words = words
+        self._base = layout.progress(rank)
+        self._ring = layout.recorder(rank)
+        self._traps = traps
+        self._hits: dict[tuple[str, int], int] = {}
+        self._entries = 0
+        self.step = -1
+        self.phase = "joining"
+        self.leave: Callable[[], None] | None = None
+        words[self._base + _PID] = os.getpid()
+        self.enter("joining")
+
+    def enter(self, phase: str, shard: int = NO_SHARD) -> None:
+        """Note that the main thread is now in `phase`; a trap may end the process here."""
+        words, base = self._words, self._base
+        now = time.monotonic_ns()
+        self.phase = phase
+        words[base + _PHASE] = _CODE[phase]
+        words[base + _SHARD] = shard + 1
+        words[base + _STEP] = self.step + 1
+        words[base + _SINCE] = now
+        words[base + _COUNTER] += 1
+        entry = self._ring + self._entries % RECORDER_ENTRIES * RECORDER_ENTRY_WORDS
+        words[entry], words[entry + 1], words[entry + 2], words[entry + 3] = (
+            now,
+            _CODE[phase],
+            self.step + 1,
+            shard + 1,
+        )
+        self._entries += 1
+        if self._traps:
+            self.spring(phase)
+
+    def advance(self) -> None:
+        """Note that something moved within the phase."""
+        self._words[self._base + _COUNTER] += 1
+
+    def take(self, step: int) -> None:
+        """Note that `step` is copied out: its leaves and its result may be overwritten (rule 5)."""
+        self._words[self._base + _TAKEN] = step + 1
+
+    def spring(self, phase: str) -> None:
+        """Meet the traps of `phase` without entering it (from hooks, and from the background thread)."""
+        for trap in self._traps:
+            if trap.phase != phase or trap.step not in {None, self.step}:
+                continue
+            key = (phase, self._traps.index(trap))
+            hit = self._hits.get(key, 0)
+            self._hits[key] = hit + 1
+            if hit == trap.nth:
+                self._end(trap)
+
+    def wants(self, phase: str) -> bool:
+        """True if a trap waits in `phase`."""
+        return any(trap.phase == phase for trap in self._traps)
+
+    def _end(self, trap: Trap) -> None:
+        self._words[self._base + _KILLED] = time.monotonic_ns()
+        if trap.action == "leave" and self.leave is not None:
+            self.leave()
+            while True:  # a CPU burner in the place of the one that left
+                pass
+        elif trap.action == "raise":
+            raise RuntimeError(f"a trap in phase {trap.phase} of step {self.step}")
+        elif trap.action == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)  # the signal is on its way to this very thread

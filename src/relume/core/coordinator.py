@@ -1,0 +1,444 @@
+"""Who orders views: one state machine, no I/O (Invariant 7).
+
+A loss goes through four stations, and each is an event: *lost* (there is evidence), *fenced* (it can no longer
+write) while the survivors *promise*, *counted* (the arena is read, its seals now being final), *installed*. A new
+loss on the way starts again with a higher ballot and fewer survivors (rule 9): view changes nest, and the newest
+evidence wins. Nothing here ever waits for a worker that is known to be lost (scenario 1).
+
+States::
+
+    FORMING  --all joined, arena there-->  STEADY  --lost-->  BALLOT  --promised and fenced-->  COUNTING
+                                             ^                   ^--lost--------------------------|
+                                             '--------------------------installed-----------------'
+    STEADY   --every member done-->  CLOSED  --last process gone-->  ENDED      (ENDED from anywhere, with a reason)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import Enum
+
+from relume.core import view as views
+from relume.core.events import (
+    AskPromise,
+    Cause,
+    CloseRun,
+    Count,
+    Counted,
+    Done,
+    EndRun,
+    Event,
+    Exited,
+    Fence,
+    Fenced,
+    Incident,
+    InstallView,
+    Instruction,
+    Joined,
+    Lost,
+    NoMemory,
+    Pledged,
+    Progress,
+    Reserve,
+    Reserved,
+    Tick,
+)
+from relume.core.plan import replan
+from relume.wire.messages import Ballot, View
+
+
+class State(Enum):
+    """Where the coordinator stands; see the module's drawing."""
+
+    FORMING = "forming"
+    STEADY = "steady"
+    BALLOT = "ballot"
+    COUNTING = "counting"
+    CLOSED = "closed"
+    ENDED = "ended"
+
+
+class Outcome(str, Enum):
+    """How a run ends, as told by `EndRun`; the command line turns it into an exit code."""
+
+    COMPLETED = "completed"
+    SCRIPT_FAILED = "script_failed"
+    NO_STEPS = "no_steps"
+    DIVERGED = "diverged"
+    NO_MEMORY = "no_memory"
+    ALL_LOST = "all_lost"
+    TOO_FEW = "too_few"
+    TAIL_LOST = "tail_lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of the coordinator's own waits, in seconds; all derive from one knob (scenario 12)."""
+
+    start_s: float
+    promise_s: float
+
+    @classmethod
+    def derive(cls, hang_timeout_s: float) -> Limits:
+        """Return limits that are ordered for a given `--hang-timeout`."""
+        return cls(start_s=2 * hang_timeout_s, promise_s=min(10.0, hang_timeout_s))
+
+
+@dataclass(slots=True)
+class _Member:
+    joined: Joined | None = None
+    cause: Cause | None = None
+    lost_s: float = 0.0
+    fenced_s: float | None = None
+    promised: Ballot = views.NONE
+    done: int | None = None
+    exited: bool = False
+    step: int = -1
+
+    @property
+    def alive(self) -> bool:
+        return self.cause is None
+
+
+@dataclass(slots=True)
+class Coordinator:
+    """Feed it events through `handle`; do what it answers, in order."""
+
+    workers: int
+    epoch: int
+    limits: Limits
+    min_workers: int = 1
+    state: State = State.FORMING
+    view: View | None = None
+    ballot: Ballot = views.NONE
+    _members: dict[int, _Member] = field(default_factory=dict)
+    _reserved: bool = False
+    _reserving: bool = False
+    _started_s: float | None = None
+    _ballot_s: float = 0.0
+    _promised_s: float = 0.0
+    _open: list[int] = field(default_factory=list)
+    _out: list[Instruction] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._members = {rank: _Member() for rank in range(self.workers)}
+        self.ballot = (self.epoch, 0)
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """Return what to do about `event`, in order. `now` is in seconds of any monotonic clock."""
+        if self._started_s is None:
+            self._started_s = now
+        self._out = []
+        row = TRANSITIONS.get((self.state, type(event)))
+        if row is not None:
+            row(self, event, now)  # type: ignore[arg-type]
+        return self._out
+
+    def alive(self) -> list[int]:
+        """Return the ranks that nothing is held against and that have not left."""
+        return [rank for rank, member in self._members.items() if member.alive and not member.exited]
+
+    # Forming ------------------------------------------------------------------------------------------------
+
+    def _joined(self, event: Joined, now: float) -> None:
+        member = self._members[event.rank]
+        if not member.alive:
+            return
+        member.joined = event
+        if not self._reserving:
+            self._reserving = True
+            self._out.append(Reserve(event.shape))
+        self._form(now)
+
+    def _room(self, event: Reserved, now: float) -> None:
+        del event
+        self._reserved = True
+        self._form(now)
+
+    def _no_room(self, event: NoMemory, now: float) -> None:
+        del now
+        self._end(Outcome.NO_MEMORY, event.reason)
+
+    def _form(self, now: float) -> None:
+        alive = self.alive()
+        fenced = all(m.fenced_s is not None for m in self._members.values() if not m.alive)
+        joined = {rank: j for rank in alive if (j := self._members[rank].joined) is not None}
+        if not alive:
+            self._end_without_members()
+        if not alive or not fenced or len(joined) < len(alive) or not self._reserved:
+            return
+        if len(alive) < self.min_workers:
+            self._end(Outcome.TOO_FEW, f"{len(alive)} workers are left and --min-workers is {self.min_workers}")
+            return
+        difference = _disagreement({rank: join.terms for rank, join in joined.items()})
+        if difference:
+            self._end(Outcome.DIVERGED, difference)
+            return
+        shards = joined[alive[0]].shape.shards
+        self.view = views.first(self.epoch, alive, shards)
+        self.ballot = self.view.number
+        self.state = State.STEADY
+        for rank in alive:
+            self._out.append(InstallView(rank, self.view))
+        self._report(now, now, {})
+
+    def _lost_forming(self, event: Lost, now: float) -> None:
+        if self._condemn(event, now):
+            self._form(now)
+
+    def _fenced_forming(self, event: Fenced, now: float) -> None:
+        self._members[event.rank].fenced_s = now
+        self._form(now)
+
+    def _exited_forming(self, event: Exited, now: float) -> None:
+        member = self._members[event.rank]
+        if member.exited:
+            return
+        member.exited = True
+        member.fenced_s = now
+        if not self.alive():
+            self._end_without_members()
+            return
+        member.cause = Cause("left_early", "its script ended without calling run.steps()")
+        member.lost_s = now
+        self._open.append(event.rank)
+        self._form(now)
+
+    # A loss ---------------------------------------------------------------------------------------------------
+
+    def _lost(self, event: Lost, now: float) -> None:
+        if self._condemn(event, now):
+            self._call_ballot(now)
+
+    def _condemn(self, event: Lost, now: float) -> bool:
+        """Note the evidence and have the worker fenced; False if that is already under way."""
+        member = self._members[event.rank]
+        if not member.alive or member.exited:
+            return False
+        member.cause, member.lost_s = event.cause, now
+        self._open.append(event.rank)
+        self._out.append(Fence(event.rank))
+        return True
+
+    def _call_ballot(self, now: float) -> None:
+        survivors = self.alive()
+        if len(survivors) < self.min_workers:
+            if survivors:
+                reason = f"{len(survivors)} workers are left and --min-workers is {self.min_workers}"
+                self._end(Outcome.TOO_FEW, reason)
+            else:
+                self._end_without_members()
+            return
+        self.state = State.BALLOT
+        self.ballot = (self.epoch, self.ballot[1] + 1)
+        self._ballot_s = now
+        for rank in survivors:
+            self._out.append(AskPromise(rank, self.ballot))
+
+    def _fenced(self, event: Fenced, now: float) -> None:
+        self._members[event.rank].fenced_s = now
+        self._count(now)
+
+    def _pledged(self, event: Pledged, now: float) -> None:
+        member = self._members[event.rank]
+        member.promised = max(member.promised, event.ballot)
+        self._count(now)
+
+    def _count(self, now: float) -> None:
+        """Have the arena read once nobody can write: survivors promised, the rest fenced (Invariant 4)."""
+        if any(self._members[rank].promised < self.ballot for rank in self.alive()):
+            return
+        if any(self._members[rank].fenced_s is None for rank in self._open):
+            return
+        self.state = State.COUNTING
+        self._promised_s = now
+        self._out.append(Count(self.ballot))
+
+    def _counted(self, event: Counted, now: float) -> None:
+        if event.ballot != self.ballot or self.view is None:
+            return
+        plan = replan(self.view, self.ballot, self.alive(), event.inventory)
+        self.view = plan.view
+        self.state = State.STEADY
+        for rank in self.view.members:
+            self._out.append(InstallView(rank, self.view))
+        self._report(self._promised_s, now, dict(plan.moved))
+        self._close_if_done(now)
+
+    def _report(self, promised_s: float, installed_s: float, moved: dict[int, int]) -> None:
+        for rank in self._open:
+            member = self._members[rank]
+            assert member.cause is not None
+            self._out.append(
+                Incident(
+                    rank=rank,
+                    cause=member.cause,
+                    ballot=self.ballot,
+                    step=self.view.step if self.view else -1,
+                    moved=moved,
+                    lost_s=member.lost_s,
+                    fenced_s=member.fenced_s if member.fenced_s is not None else member.lost_s,
+                    promised_s=promised_s,
+                    installed_s=installed_s,
+                )
+            )
+        self._open = []
+
+    # The end --------------------------------------------------------------------------------------------------
+
+    def _done(self, event: Done, now: float) -> None:
+        self._members[event.rank].done = event.step
+        self._close_if_done(now)
+
+    def _done_in_ballot(self, event: Done, now: float) -> None:
+        del now
+        self._members[event.rank].done = event.step
+
+    def _close_if_done(self, now: float) -> None:
+        """Close when every member has left its loop at one step; a member that left alone is lost."""
+        if self.state is not State.STEADY or self.view is None:
+            return
+        ends = {rank: self._members[rank].done for rank in self.view.members}
+        finished = {end for end in ends.values() if end is not None}
+        if finished and None not in ends.values() and len(finished) == 1:
+            self.state = State.CLOSED
+            for rank in self.view.members:
+                self._out.append(CloseRun(rank, self.view))
+            return
+        for rank, end in ends.items():
+            beyond = any(self._members[other].step >= end for other in ends) if end is not None else False
+            if end is not None and (beyond or end < max(finished)):
+                cause = Cause("left_early", f"it left run.steps before step {end} while others went on")
+                self._lost(Lost(rank, cause), now)
+                return
+
+    def _progress(self, event: Progress, now: float) -> None:
+        self._members[event.rank].step = event.step
+        self._close_if_done(now)
+
+    def _exited(self, event: Exited, now: float) -> None:
+        """A clean exit before the end: the script left while the run goes on."""
+        member = self._members[event.rank]
+        if not member.alive:
+            return
+        cause = Cause("left_early", "its script ended before the run's last step")
+        self._lost(Lost(event.rank, cause), now)
+
+    def _exited_closed(self, event: Exited, now: float) -> None:
+        del now
+        self._members[event.rank].exited = True
+        self._end_if_gone()
+
+    def _lost_closed(self, event: Lost, now: float) -> None:
+        member = self._members[event.rank]
+        if not member.alive or member.exited:
+            return
+        self._condemn(event, now)
+        self._report(now, now, {})
+
+    def _fenced_closed(self, event: Fenced, now: float) -> None:
+        self._members[event.rank].fenced_s = now
+        self._end_if_gone()
+
+    def _end_if_gone(self) -> None:
+        if self.alive() or any(not m.alive and m.fenced_s is None for m in self._members.values()):
+            return
+        assert self.view is not None
+        main = self._members[self.view.main]
+        if main.exited:
+            self._end(Outcome.COMPLETED, "every step is done")
+        elif main.cause is not None and main.cause.kind in {"raised", "exit_code"}:
+            self._end(Outcome.SCRIPT_FAILED, f"worker {self.view.main}, after the last step: {main.cause.text}")
+        else:
+            text = main.cause.text if main.cause else ""
+            reason = f"every step is done, but worker {self.view.main} (main) was lost in what the script does after: "
+            self._end(Outcome.TAIL_LOST, reason + text)
+
+    def _end_without_members(self) -> None:
+        causes = {rank: m.cause for rank, m in self._members.items() if m.cause is not None}
+        if not causes or all(cause.kind == "left_early" for cause in causes.values()):
+            reason = "the script ended without calling run.steps(): relume.init(), run.protect(...), "
+            self._end(Outcome.NO_STEPS, reason + "then loop `for step in run.steps(data, total=...)`")
+            return
+        texts = Counter(cause.text for cause in causes.values())
+        raised = [cause for cause in causes.values() if cause.kind in {"raised", "exit_code"}]
+        if raised and self._members and max(self._members.values(), key=lambda m: m.lost_s).cause in raised:
+            text, times = Counter(cause.text for cause in raised).most_common(1)[0]
+            everywhere = f"all {times} workers" if times == self.workers else f"{times} of {self.workers} workers"
+            self._end(Outcome.SCRIPT_FAILED, f"the script failed in {everywhere}: {text}")
+            return
+        listing = "; ".join(f"{text} ({times}x)" for text, times in texts.most_common())
+        self._end(Outcome.ALL_LOST, f"no worker is left: {listing}")
+
+    def _end(self, outcome: Outcome, reason: str) -> None:
+        self.state = State.ENDED
+        self._out.append(EndRun(outcome.value, reason))
+
+    # Time ---------------------------------------------------------------------------------------------------
+
+    def _tick_forming(self, event: Tick, now: float) -> None:
+        """A worker that never reaches its first step does not hold the others for ever (Invariant 6)."""
+        del event
+        joined = [m for m in self._members.values() if m.joined is not None]
+        if not joined or self._started_s is None or now - self._started_s < self.limits.start_s:
+            return
+        for rank in self.alive():
+            if self._members[rank].joined is None:
+                text = f"it did not reach run.steps() within {self.limits.start_s:.0f} s while others stood there"
+                self._lost_forming(Lost(rank, Cause("silent", text)), now)
+
+    def _tick_ballot(self, event: Tick, now: float) -> None:
+        """Whoever does not promise in time is lost too."""
+        del event
+        if now - self._ballot_s < self.limits.promise_s:
+            return
+        silent = [rank for rank in self.alive() if self._members[rank].promised < self.ballot]
+        text = f"it did not answer a ballot within {self.limits.promise_s:.1f} s"
+        condemned = [rank for rank in silent if self._condemn(Lost(rank, Cause("silent", text)), now)]
+        if condemned:
+            self._call_ballot(now)
+
+
+def _disagreement(terms: dict[int, tuple[str, ...]]) -> str | None:
+    """Say in one sentence how workers differ in what must be equal, or return None."""
+    ranks = sorted(terms)
+    counts = Counter(terms.values())
+    if len(counts) == 1:
+        return None
+    usual, _ = counts.most_common(1)[0]
+    odd = next(rank for rank in ranks if terms[rank] != usual)
+    like = next(rank for rank in ranks if terms[rank] == usual)
+    for mine, theirs in zip(terms[odd], usual, strict=False):
+        if mine != theirs:
+            return f"worker {odd} differs from worker {like}: `{mine}` is not `{theirs}`"
+    return f"worker {odd} differs from worker {like}: {len(terms[odd])} lines of terms against {len(usual)}"
+
+
+TRANSITIONS = {
+    (State.FORMING, Joined): Coordinator._joined,
+    (State.FORMING, Reserved): Coordinator._room,
+    (State.FORMING, NoMemory): Coordinator._no_room,
+    (State.FORMING, Lost): Coordinator._lost_forming,
+    (State.FORMING, Fenced): Coordinator._fenced_forming,
+    (State.FORMING, Exited): Coordinator._exited_forming,
+    (State.FORMING, Tick): Coordinator._tick_forming,
+    (State.STEADY, Lost): Coordinator._lost,
+    (State.STEADY, Done): Coordinator._done,
+    (State.STEADY, Progress): Coordinator._progress,
+    (State.STEADY, Exited): Coordinator._exited,
+    (State.BALLOT, Lost): Coordinator._lost,
+    (State.BALLOT, Fenced): Coordinator._fenced,
+    (State.BALLOT, Pledged): Coordinator._pledged,
+    (State.BALLOT, Done): Coordinator._done_in_ballot,
+    (State.BALLOT, Exited): Coordinator._exited,
+    (State.BALLOT, Tick): Coordinator._tick_ballot,
+    (State.COUNTING, Lost): Coordinator._lost,
+    (State.COUNTING, Counted): Coordinator._counted,
+    (State.COUNTING, Done): Coordinator._done_in_ballot,
+    (State.COUNTING, Exited): Coordinator._exited,
+    (State.CLOSED, Lost): Coordinator._lost_closed,
+    (State.CLOSED, Fenced): Coordinator._fenced_closed,
+    (State.CLOSED, Exited): Coordinator._exited_closed,
+}
+"""Which event means something in which state. A pair that is not here changes nothing."""

@@ -1,0 +1,39 @@
+"""What follows from a view: who computes which shard, who sums which block, which number comes next.
+
+Pure functions of the view (rule 2): two workers that hold the same view agree on everything without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from relume.wire.messages import Ballot, View
+
+NONE: Ballot = (0, 0)
+"""Older than every ballot."""
+
+
+def spread(members: Sequence[int], shards: int) -> tuple[tuple[int, ...], ...]:
+    """Return each member's shards: contiguous, even, in order of rank. More members than shards: some have none."""
+    count = len(members)
+    return tuple(tuple(range(shards * i // count, shards * (i + 1) // count)) for i in range(count))
+
+
+def first(epoch: int, members: Sequence[int], shards: int) -> View:
+    """Return the view in which a run begins."""
+    ranks = tuple(sorted(members))
+    return View(number=(epoch, 1), members=ranks, step=0, shards=shards, assigned=spread(ranks, shards))
+
+
+def shards_of(view: View, rank: int, step: int) -> tuple[int, ...]:
+    """Return the shards that `rank` computes in `step` under `view`."""
+    place = view.members.index(rank)
+    if step == view.step:
+        return view.assigned[place]
+    count = len(view.members)
+    return tuple(range(view.shards * place // count, view.shards * (place + 1) // count))
+
+
+def owner(view: View, block: int, blocks: int) -> int:
+    """Return the rank that sums `block` of `blocks` under `view`."""
+    return view.members[block * len(view.members) // blocks]

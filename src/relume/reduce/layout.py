@@ -1,0 +1,85 @@
+"""Where each parameter's gradient stands within one gradient's bytes.
+
+Slot and result views have the *parameter's strides* and start on 64 bytes: fused CPU optimizers are silently wrong
+when gradient and parameter strides differ, and MKL's bits depend on alignment. Parameters of one dtype stand
+together, so that a block is summed in a few long pieces. Padding belongs to nobody; whatever it holds is added and
+divided like the rest and never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+
+from relume.arena.layout import ALIGNMENT, round_up
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One parameter: `offset` and `size` are bytes within the gradient."""
+
+    name: str
+    dtype: torch.dtype
+    shape: torch.Size
+    strides: tuple[int, ...]
+    offset: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        """One past the parameter's last byte."""
+        return self.offset + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A stretch of entries of one dtype, padding included, as a byte range."""
+
+    dtype: torch.dtype
+    start: int
+    end: int
+
+
+class GradientLayout:
+    """The layout for a list of named parameters, in their order within each dtype."""
+
+    def __init__(self, parameters: Sequence[tuple[str, torch.Tensor]]) -> None:
+        dtypes = list(dict.fromkeys(parameter.dtype for _, parameter in parameters))
+        self.order = [i for dtype in dtypes for i, (_, p) in enumerate(parameters) if p.dtype == dtype]
+        self.entries: list[Entry] = []
+        offset = 0
+        for index in self.order:
+            name, parameter = parameters[index]
+            size = parameter.numel() * parameter.element_size()
+            entry = Entry(name, parameter.dtype, parameter.shape, dense_strides(parameter), offset, size)
+            self.entries.append(entry)
+            offset += round_up(size, ALIGNMENT)
+        self.size = offset
+        self.runs = [
+            Run(dtype, members[0].offset, members[-1].offset + round_up(members[-1].size, ALIGNMENT))
+            for dtype, group in groupby(self.entries, key=lambda entry: entry.dtype)
+            if (members := list(group))
+        ]
+
+    def views(self, memory: torch.Tensor) -> list[torch.Tensor]:
+        """Return one view per entry into `memory`, `size` bytes as uint8, with the parameters' strides."""
+        flats = {run.dtype: (run.start, memory[run.start : run.end].view(run.dtype)) for run in self.runs}
+        views = []
+        for entry in self.entries:
+            start, flat = flats[entry.dtype]
+            place = flat.storage_offset() + (entry.offset - start) // entry.dtype.itemsize
+            views.append(flat.as_strided(entry.shape, entry.strides, place))
+        return views
+
+
+def dense_strides(parameter: torch.Tensor) -> tuple[int, ...]:
+    """Return the strides that autograd gives the gradient: the parameter's if it is dense, else contiguous ones."""
+    expected = 1
+    for stride, size in sorted((st, n) for st, n in zip(parameter.stride(), parameter.shape, strict=True) if n > 1):
+        if stride != expected:
+            return tuple(torch.empty(parameter.shape, device="meta").stride())
+        expected *= size
+    return tuple(parameter.stride())

@@ -1,0 +1,96 @@
+"""The background thread: it answers the agent within milliseconds whatever the script is doing.
+
+It promises ballots under the pen, installs views, and sees the agent die. A worker does not outlive its agent: it
+says so in its log and ends with everything it started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from relume.train.standing import Standing
+from relume.wire.framing import Decoder, encode
+from relume.wire.messages import Ask, Close, Install, Promised, Stop, ToWorker
+
+
+class Link:
+    """The connection to the agent. `trap` is called with the name of each point that a trap may wait at."""
+
+    def __init__(self, connection: socket.socket, standing: Standing, log: Path | None) -> None:
+        self._socket = connection
+        self._standing = standing
+        self._log = log
+        self._lock = threading.Lock()
+        self._leaving = False
+        self.trap: Callable[[str], None] = lambda _: None
+        self._thread = threading.Thread(target=self._listen, name="relume-link", daemon=True)
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._thread.start()
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Send `message`; an agent that is gone is met by the background thread, not here."""
+        with self._lock, contextlib.suppress(OSError):
+            self._socket.sendall(encode(message))
+
+    def leave(self) -> None:
+        """Close the connection: from here on the agent's end is no reason to die."""
+        self._leaving = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        if self._thread.is_alive():
+            self._thread.join(timeout=1.0)
+        self._socket.close()
+
+    def _listen(self) -> None:
+        decoder: Decoder[ToWorker] = Decoder(ToWorker)
+        while True:
+            try:
+                data = self._socket.recv(1 << 16)
+            except OSError:
+                data = b""
+            if self._leaving:
+                return
+            if not data:
+                self._die_with_agent()
+            for message in decoder.feed(data):
+                self._handle(message)
+
+    def _handle(self, message: ToWorker) -> None:
+        if isinstance(message, Ask):
+            self.trap("view")
+            self._standing.promise(message.ballot)
+            self.trap("view")
+            self.send(Promised(message.ballot))
+        elif isinstance(message, Install):
+            self.trap("view")
+            self._standing.install(message.view)
+        elif isinstance(message, Close):
+            self._standing.close(message.view)
+        elif isinstance(message, Stop):
+            self._end(message.reason)
+
+    def _die_with_agent(self) -> None:
+        self._end("its agent is gone, so that nobody could replace or fence it")
+
+    def _end(self, reason: str) -> None:
+        line = f"relume: worker {self._standing.rank} (pid {os.getpid()}) ends: {reason}\n"
+        if self._log is not None:
+            with contextlib.suppress(OSError), self._log.open("a") as log:
+                log.write(line)
+        with contextlib.suppress(OSError, ValueError):
+            sys.__stderr__.write(line) if sys.__stderr__ else None
+        # The whole group, so that data loaders and other children go too.
+        if os.getpgrp() == os.getpid():
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,178 @@
+"""The loop over steps: `for step in run.steps(data, total=...)`, from joining the fleet to the last step.
+
+An iterator and not a generator, because leaving the loop early is allowed and must be noticed at once.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from relume.core.view import first, shards_of
+from relume.errors import StepError
+from relume.reduce.layout import GradientLayout
+from relume.train.buffers import Buffers
+from relume.train.engine import Engine
+from relume.train.leaf import LeafCatcher
+from relume.train.record import Recorder
+from relume.train.step import Step
+from relume.train.store import Store
+from relume.wire.messages import Finished, Join, Remark, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from relume.train.run import Run
+    from relume.train.shards import BoundShards
+
+Key = tuple[int, int]
+
+
+class Loop:
+    """See the module's docstring; made by `run.steps`."""
+
+    def __init__(self, run: Run, data: BoundShards, total: int, *, on_end: Callable[[], None]) -> None:
+        self.run, self.data, self.seat = run, data, run.seat
+        self._total = total
+        self._on_end = on_end
+        self._step: Step | None = None
+        self._next = 0
+        self._ended = False
+        named = run.protected.parameters()
+        gradient = GradientLayout(named)
+        self._named = [named[index] for index in gradient.order]
+        self.parameters = [parameter for _, parameter in self._named]
+        self.nothing = np.zeros(len(self._named), dtype=bool)
+        self.state = Buffers(run.protected.buffers())
+        shape = Shape(gradient.size, self.state.size, len(self._named), data.shards)
+        self.loader = data.open(self._next_key)
+        self._join(shape)
+        store = Store(self.seat.words, self.seat.control, shape, gradient, self.seat.data)
+        self.engine = Engine(store, self.seat.standing, self.seat.progress, self.seat.taken_by)
+        self.catcher = LeafCatcher(self._named, self._gradient_came)
+        self._recorder = Recorder.from_environment(self.seat.run_id, self.seat.rank)
+
+    @property
+    def in_step(self) -> bool:
+        """True from a step's begin until its result is in `.grad`."""
+        return self._step is not None and not self._step.complete
+
+    def __iter__(self) -> Loop:
+        """Return itself: there is one loop."""
+        return self
+
+    def __next__(self) -> Step:
+        """Finish the step before and return the next one."""
+        self._finish_step()
+        if self._ended or self._next >= self._total:
+            self.end()
+            raise StopIteration
+        number, progress = self._next, self.seat.progress
+        self._next += 1
+        self.run.protected.check_unchanged(self._named)
+        progress.step = number
+        progress.enter("between")
+        self.catcher.clear_grads()
+        self.state.begin()
+        self._step = Step(self, number)
+        return self._step
+
+    def end(self) -> None:
+        """Leave the loop: wait until every member has, so that all agree on who is main for the rest."""
+        if self._ended:
+            return
+        self._ended = True
+        self._step = None
+        seat = self.seat
+        if self._recorder is not None:
+            self._recorder.final(self._next - 1, self.run.protected.state())
+        self.loader.close()
+        self.catcher.remove()
+        if seat.link is not None:
+            seat.progress.enter("wait")
+            seat.link.send(Finished(self._next))
+            while seat.standing.closed is None:
+                seat.standing.wait()
+        seat.progress.enter("tail")
+        self._on_end()
+
+    def abandon(self) -> None:
+        """Take the loop down without waiting for anybody: the script failed, or a notebook began anew."""
+        self._ended = True
+        self.loader.close()
+        self.catcher.remove()
+
+    def __del__(self) -> None:
+        """Notice a `break` out of the loop: the iterator is dropped at once."""
+        if not getattr(self, "_ended", True) and not self.run.failed:
+            self.end()
+
+    # Within -------------------------------------------------------------------------------------------------
+
+    def _join(self, shape: Shape) -> None:
+        seat = self.seat
+        if seat.link is None:
+            seat.standing.install(first(1, [0], shape.shards))
+            return
+        profile = [f"{name}: {value}" for name, value in self.run.profile.items()]
+        terms = [*profile, *self.data.identity(), f"first sample: {self.loader.fingerprint()}", f"total: {self._total}"]
+        seat.link.send(Join((*terms, *self.run.protected.terms()), shape, self._total))
+        seat.standing.settled()
+
+    def _finish_step(self) -> None:
+        step = self._step
+        if step is None:
+            return
+        if not step.complete:
+            raise StepError(
+                f"step {step.number} was left before every shard was in. Let `for batch in step` run to its end: no break, "
+                "return or next step inside it"
+            )
+        means = step.means()
+        if self.run.is_main:
+            self._remark_nonfinite(step.number, means)
+        if self._recorder is not None:
+            view = self.seat.standing.view
+            assert view is not None
+            times: dict[str, Any] = {
+                "begin_ns": step.begin_ns,
+                "shards": [list(entry) for entry in step.times],
+                "waits": [list(entry) for entry in step.waits],
+                "taken_ns": step.taken_ns,
+                "end_ns": time.monotonic_ns(),
+            }
+            state = {**self.run.protected.state(), "vars": self.run.vars.state_dict()}
+            self._recorder.step(step=step.number, view=step.view or view, state=state, means=means, times=times)
+
+    def _remark_nonfinite(self, step: int, means: dict[str, float]) -> None:
+        bad = {name: value for name, value in means.items() if not math.isfinite(value)}
+        if bad and self.seat.link is not None:
+            text = ", ".join(f"{name} = {value}" for name, value in bad.items())
+            self.seat.link.send(Remark("nonfinite", text, step))
+
+    def _gradient_came(self) -> None:
+        progress = self.seat.progress
+        if progress.phase != "backward":
+            progress.enter("backward", self._step.shard if self._step and self._step.shard is not None else -1)
+        else:
+            progress.advance()
+            progress.spring("backward")
+
+    def _next_key(self, previous: Key | None) -> Key | None:
+        """Return what this worker will want to load after `previous`, under the view in force (asked lazily)."""
+        step, after = (self._next - 1 if self._next else 0, -1) if previous is None else previous
+        view = self.seat.standing.view
+        if view is None or self.seat.rank not in view.members:
+            return None
+        while step < self._total:
+            mine = sorted(shards_of(view, self.seat.rank, step))
+            for shard in mine:
+                if shard > after and self.data.size(step, shard) != 0:
+                    return (step, shard)
+            if not mine and len(view.members) > view.shards:
+                return None
+            step, after = step + 1, -1
+        return None

@@ -1,0 +1,62 @@
+"""Records for proof: a line per step, and the state at the end, when RELUME_RECORD names a folder.
+
+`tools/verify.py` reads them; it shares no code with this module. The digest covers all protected state after the
+update, so that two workers, or a run and its undisturbed twin, can be compared step by step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from relume.verify.digests import digest
+
+if TYPE_CHECKING:
+    from relume.wire.messages import View
+
+VERSION = 1
+
+
+class Recorder:
+    """Writes the records of one worker into `folder`."""
+
+    def __init__(self, folder: Path, run_id: str, rank: int) -> None:
+        self._folder = folder
+        self._run_id = run_id
+        self._rank = rank
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = (folder / f"record-{rank}.jsonl").open("w", buffering=1, encoding="utf-8")
+
+    @classmethod
+    def from_environment(cls, run_id: str, rank: int) -> Recorder | None:
+        """Return a recorder if RELUME_RECORD names a folder."""
+        folder = os.environ.get("RELUME_RECORD")
+        return cls(Path(folder), run_id, rank) if folder else None
+
+    def step(self, *, step: int, view: View, state: dict[str, Any], means: dict[str, float], times: dict[str, Any]) -> None:
+        """Write the line of `step`."""
+        line = {
+            "v": VERSION,
+            "run": self._run_id,
+            "rank": self._rank,
+            "pid": os.getpid(),
+            "step": step,
+            "epoch_view": list(view.number),
+            "members": list(view.members),
+            "digest": digest(state),
+            "means": {name: value.hex() for name, value in means.items()},
+            **times,
+        }
+        self._file.write(json.dumps(line) + "\n")
+
+    def final(self, step: int, state: dict[str, Any]) -> None:
+        """Write the state after the last step, whole or not at all."""
+        path = self._folder / f"final-{self._rank}.pt"
+        partial = path.with_suffix(".partial")
+        torch.save({"step": step, "state": state}, partial)
+        partial.replace(path)
+        self._file.close()

@@ -1,0 +1,261 @@
+"""The run as the script sees it: `relume.init`, `run.protect`, `run.vars`, `run.aside`, `run.steps`.
+
+Under `relume run` a run spans many workers; under plain `python train.py` or in a notebook it is a run of one, with
+the same bits for the same number of shards.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+from relume.errors import ConfigError, ProtectError, StepError, UsageError
+from relume.train import numerics, rng, seat
+from relume.train.loop import Loop
+from relume.train.protect import Protected
+from relume.train.refuse import guard_optimizers
+from relume.train.shards import Shards
+from relume.wire.messages import Raised
+
+_current: Run | None = None
+
+
+class Vars:
+    """Values of the user's own that decide steps: `run.vars.best = 0.5`. Protected, and part of every digest."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set a value: numbers, strings, tensors, and lists, tuples and dicts of them."""
+        _check_value(name, value)
+        super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (whatever the user put in)
+        """Explain a name that was never set."""
+        known = ", ".join(sorted(vars(self))) or "nothing yet"
+        raise AttributeError(f"run.vars.{name} was never set; set so far: {known}")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the values by name."""
+        return dict(vars(self))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Replace all values."""
+        vars(self).clear()
+        vars(self).update(state)
+
+
+class Run:
+    """One training run. Made by `relume.init`; see there."""
+
+    def __init__(self, *, seed: int, exact: bool, threads: int) -> None:
+        self.seed = seed
+        self.exact = exact
+        numerics.apply(threads=threads, exact=exact)
+        self.profile = numerics.profile(exact=exact)
+        self.seat = seat.from_environment(self.profile) or seat.solo()
+        self.protected = Protected()
+        self.vars = Vars()
+        self.failed = False
+        self._loop: Loop | None = None
+        self._looped = False
+        self._guards: list[Any] = []
+        self._hook = sys.excepthook
+        if self.seat.link is not None:
+            sys.excepthook = self._excepthook
+        rng.seed_all(seed)
+
+    @property
+    def rank(self) -> int:
+        """This worker's rank, from 0."""
+        return self.seat.rank
+
+    @property
+    def is_main(self) -> bool:
+        """True on the one worker that prints and saves: the lowest rank alive."""
+        view = self.seat.standing.closed or self.seat.standing.view
+        return self.seat.rank == (view.main if view is not None else 0)
+
+    def protect(self, **objects: Any) -> None:  # noqa: ANN401  (anything with a state_dict)
+        """Protect modules, optimizers, schedulers, scalers: anything with `state_dict` and `load_state_dict`.
+
+        All that decides a step must be protected. Raises `ProtectError` for what has no exact meaning here, and when
+        called after `run.steps`.
+        """
+        self._check_current()
+        if self._looped:
+            names = ", ".join(objects)
+            raise ProtectError(f"protect({names}) was called after run.steps(): protect everything before the first step")
+        self.protected.add(objects)
+
+    def steps(self, data: Shards, *, total: int | None = None, epochs: int | None = None) -> Loop:
+        """Return the iterator over the run's steps: `total` steps, or `epochs` times through the data.
+
+        Under `relume run` it waits until every worker stands here, and starts where the fleet is. Raises
+        `StepError` when called twice, `DataError` for data that makes no steps.
+        """
+        self._check_current()
+        if self._looped:
+            raise StepError("run.steps() was called twice: a run has one loop. Call relume.init() again for another run")
+        if not isinstance(data, Shards):
+            raise ConfigError(f"run.steps() needs relume.Shards(dataset, ...), not a {type(data).__name__}")
+        self.protected.check_complete()
+        shards = os.environ.get("RELUME_SHARDS")
+        bound = data.bind(seed=self.seed, default_shards=_positive("RELUME_SHARDS", shards) if shards else None)
+        count = _total(total, epochs, bound.steps_per_epoch)
+        dynamo = sys.modules.get("torch._dynamo")
+        if dynamo is not None and self.exact:
+            numerics.guard_compiled(dynamo)
+        self._looped = True
+        self._guards = guard_optimizers(self)
+        self._loop = Loop(self, bound, count, on_end=self._ended)
+        return self._loop
+
+    @contextlib.contextmanager
+    def aside(self, label: str) -> Iterator[None]:
+        """Do something between steps that must not change training: evaluation, sampling, printing pictures.
+
+        Random numbers, buffers, gradients and `training` flags are put back afterwards, so that it may run on one
+        worker only. It may take as long as it likes: progress is not watched inside. `label` is shown in `status`.
+        """
+        self._check_current()
+        del label
+        progress, loop = self.seat.progress, self._loop
+        phase, state = progress.phase, rng.capture()
+        modules = [m for root in self.protected.modules.values() for m in root.modules()]
+        modes = [m.training for m in modules]
+        gradients = [parameter.grad for parameter in loop.parameters] if loop else []
+        buffers = loop.state.snapshot() if loop else []
+        if loop:
+            loop.catcher.ignoring = True
+        progress.enter("aside")
+        try:
+            yield
+        finally:
+            progress.enter(phase)
+            rng.restore(state)
+            for module, mode in zip(modules, modes, strict=True):
+                module.training = mode
+            if loop:
+                loop.catcher.ignoring = False
+                loop.state.put_back(buffers)
+                for parameter, gradient in zip(loop.parameters, gradients, strict=True):
+                    parameter.grad = gradient
+
+    @property
+    def in_step(self) -> bool:
+        """True from a step's begin until its result is in `.grad`."""
+        return self._loop is not None and self._loop.in_step
+
+    # Within -------------------------------------------------------------------------------------------------
+
+    def retire(self) -> None:
+        """A newer `relume.init` takes over (a notebook cell that is run again)."""
+        if self._loop is not None:
+            self._loop.abandon()
+        self._ended()
+
+    def leave(self) -> None:
+        """The process ends: leave the loop if the script did not, and the fleet."""
+        if self._loop is not None and not self.failed:
+            self._loop.end()
+        if self.seat.link is not None:
+            self.seat.link.leave()
+
+    def _ended(self) -> None:
+        for guard in self._guards:
+            guard.remove()
+        self._guards = []
+
+    def _check_current(self) -> None:
+        if _current is not self:
+            raise UsageError("this run was replaced by a newer relume.init(): use what that returned")
+
+    def _excepthook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        self.failed = True
+        if isinstance(error, NameError) and self._looped:
+            error.add_note(
+                "relume: a worker that computes no shard in a step does not run the inner loop's body, so names that only "
+                "the inner loop sets are unset there. Log what you need with step.log(x=...) and read step.mean('x')"
+            )
+        frames = traceback.extract_tb(trace)
+        where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "?"
+        text = "".join(traceback.format_exception(kind, error, trace))
+        self._hook(kind, error, trace)
+        self.seat.standing.retire()
+        if self.seat.link is not None:
+            summary = traceback.format_exception_only(kind, error)[0].strip()
+            self.seat.link.send(Raised(summary, where, text[-20_000:]))
+
+
+def init(seed: int = 0, *, exact: bool = True, threads: int | None = None) -> Run:
+    """Join the fleet that `relume run` started; under plain `python`, begin a run of one worker.
+
+    Args:
+        seed: seeds torch, CUDA, numpy and `random`, here and at every shard and update.
+        exact: set the numerics profile so that bits are the same in every run of the same script. False withdraws
+            that promise, for code that has no deterministic form; everything else still holds.
+        threads: intra-op threads per worker; default `--threads`, else 1. Bits depend on it.
+
+    Raises:
+        ConfigError: a setting that cannot work.
+        UsageError: a second run in one process under `relume run`.
+    """
+    global _current  # noqa: PLW0603  (one run per process is the point)
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ConfigError(f"relume.init(seed={seed!r}): the seed is a whole number from 0")
+    if _current is not None:
+        if _current.seat.link is not None:
+            raise UsageError("relume.init() was called twice in one process: a worker takes part in one run")
+        _current.retire()
+    count = threads if threads is not None else _positive("RELUME_THREADS", os.environ.get("RELUME_THREADS", "1"))
+    if count < 1:
+        raise ConfigError(f"relume.init(threads={threads!r}): at least 1")
+    _current = Run(seed=seed, exact=exact, threads=count)
+    if not exact:
+        print("relume: exact=False: this run's bits are not guaranteed to be reproducible", file=sys.stderr)
+    return _current
+
+
+@atexit.register
+def _at_exit() -> None:
+    if _current is not None:
+        _current.leave()
+
+
+def _positive(name: str, text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"{name}={text!r}: a whole number from 1 is needed")
+    return int(text)
+
+
+def _total(total: int | None, epochs: int | None, steps_per_epoch: int | None) -> int:
+    if (total is None) == (epochs is None):
+        raise ConfigError("run.steps(data, total=N) or run.steps(data, epochs=N): give one of the two")
+    if epochs is not None:
+        if steps_per_epoch is None:
+            raise ConfigError("run.steps(data, epochs=...): a stream has no epochs; give total=")
+        total = epochs * steps_per_epoch
+    if isinstance(total, bool) or not isinstance(total, int) or total < 0:
+        raise ConfigError(f"run.steps: {total!r} steps: a whole number from 0 is needed")
+    return total
+
+
+def _check_value(name: str, value: object) -> None:
+    import torch  # noqa: PLC0415
+
+    if isinstance(value, torch.Tensor) or value is None or isinstance(value, str | bytes | int | float | bool):
+        return
+    if isinstance(value, list | tuple):
+        for item in value:
+            _check_value(name, item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            _check_value(name, item)
+    else:
+        text = f"run.vars.{name} = a {type(value).__name__}: only numbers, strings, tensors and lists, tuples and dicts of"
+        raise ProtectError(text + " them are protected. Give objects with a state_dict to run.protect")

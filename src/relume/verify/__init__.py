@@ -1,0 +1,1 @@
+"""Digests of state that travels or rests (Invariant 8)."""
