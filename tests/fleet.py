@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # optimizers import it on their first step: once here, not in every fork
 
 import relume.train.run as run_module
 from relume.agent.output import Terminal

@@ -47,8 +47,12 @@ class Arena:
         return Inventory(complete, sealed)
 
     def close(self) -> None:
-        """Close every descriptor and unmap."""
+        """Close every descriptor and unmap.
+
+        Unmapping now matters: a forked child does not have this map, and would otherwise unmap whatever it has there.
+        """
         self._seals = None
         self._words.release()
+        self._map.close()
         for descriptor in (self.control_fd, self.data_fd, *self.bells):
             os.close(descriptor)

@@ -149,6 +149,7 @@ class Progress:
         return any(trap.phase == phase for trap in self._traps)
 
     def _end(self, trap: Trap) -> None:
+        self._words[self._base + _PHASE] = _CODE[trap.phase]  # the background thread's traps have a phase of their own
         self._words[self._base + _KILLED] = time.monotonic_ns()
         if trap.action == "leave" and self.leave is not None:
             self.leave()

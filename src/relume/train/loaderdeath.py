@@ -17,10 +17,10 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 
 ADVICE = (
-    "A loader process ended without being told to. Killed by signal 9, it was most likely the kernel's choice when memory "
-    "ran out: use fewer num_workers, a smaller prefetch_factor, or keep the data in arrays or files rather than in many "
-    "Python objects. A bus error means that /dev/shm is full (docker run --shm-size=...). Anything else is in what the "
-    "process printed, and num_workers=0 shows it best."
+    "A loader process ended without being told to. Killed by signal 9, it was most likely the kernel's choice when "
+    "memory ran out: use fewer num_workers, a smaller prefetch_factor, or keep the data in arrays or files rather than "
+    "in many Python objects. A bus error means that /dev/shm is full (docker run --shm-size=...). Anything else is in "
+    "what the process printed, and num_workers=0 shows it best."
 )
 
 
@@ -34,6 +34,10 @@ class Watch:
         self._processes = processes
         _watches.add(self)
         _hold_back()
+
+    def end(self) -> None:
+        """Watch no longer: the processes are about to be told to end."""
+        _watches.discard(self)
 
     def dead(self) -> BaseProcess | None:
         """Return a process that has ended, if there is one."""

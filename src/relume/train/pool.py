@@ -113,7 +113,10 @@ class Pool:
     def close(self) -> None:
         """End the processes, in a few seconds at most, whatever they are doing."""
         processes, self._processes = self._processes, []
-        iterator, self._iterator, self._watch = self._iterator, None, None
+        iterator, self._iterator = self._iterator, None
+        if self._watch is not None:
+            self._watch.end()
+            self._watch = None
         if not processes:
             return
         for process in processes:

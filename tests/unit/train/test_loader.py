@@ -40,7 +40,7 @@ class Augmented:
         return {
             "index": index,
             "torch": torch.randn(5) * index,
-            "numpy": np.random.rand(4).astype(np.float32),
+            "numpy": np.random.rand(4).astype(np.float32),  # noqa: NPY002 - what augmentation does
             "python": random.random(),
             "sum": torch.rand(3000).sum(),  # its bits depend on the number of threads
             "image": torch.rand(1, 3, 4, 5).to(memory_format=torch.channels_last),
@@ -289,7 +289,7 @@ def test_an_exception_that_cannot_travel_is_told(open_loader):
     def stream(step, shard):
         raise LocalError("only here")
 
-    with pytest.raises(DataError, match="Loading raised .*LocalError: only here"):
+    with pytest.raises(DataError, match=r"Loading raised .*LocalError: only here"):
         open_loader(stream, num_workers=1).get(0, 0)
 
 

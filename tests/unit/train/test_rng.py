@@ -1,4 +1,5 @@
 """Seeds are functions of names, and seeding reaches every generator that users draw from."""
+# ruff: noqa: NPY002 - NumPy's global generator among them
 
 from __future__ import annotations
 
