@@ -22,6 +22,7 @@ from relume.errors import StepError
 from tests import oracle
 from tests.oracle import Scenario, Trace
 
+torch.set_num_threads(1)  # a process that forks workers must have no pool of threads
 CHILD_S_MAX = 60
 LOGGED = ("loss", "tokens")
 _SPEC = importlib.util.spec_from_file_location("relume_tools_verify", Path(__file__).parents[1] / "tools" / "verify.py")

@@ -132,7 +132,9 @@ def run_fleet(
     lines = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     incidents = [event for event in seen if isinstance(event, WorkerLost)]
     survivors = [rank for rank in range(workers) if rank not in {incident.rank for incident in incidents}]
-    return FleetResult(result.exit_code, result.outcome, result.reason, incidents, lines, survivors, output, folder, seen)
+    return FleetResult(
+        result.exit_code, result.outcome, result.reason, incidents, lines, survivors, output, folder, seen
+    )
 
 
 async def _supervise(settings: Settings, spawner: Forked, terminal: Terminal, watcher: Callable[[Event], None]) -> Any:  # noqa: ANN401

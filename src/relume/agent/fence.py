@@ -1,7 +1,8 @@
 """Making sure that a worker can no longer write (Invariant 4).
 
-The whole process group is killed, data loaders included. A worker is fenced when every one of its tasks is gone or on
-its way out of the kernel (PF_EXITING): that is milliseconds before a pidfd fires, which waits for memory to be torn down.
+The whole process group is killed, data loaders included. A worker is fenced when every one of its tasks is gone or
+on its way out of the kernel (PF_EXITING): that is milliseconds before a pidfd fires, which waits for memory to be
+torn down.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def kill_group(pid: int) -> None:
 def is_fenced(pid: int) -> bool:
     """True if no task of `pid` can run user code any more."""
     try:
-        tasks = os.listdir(f"/proc/{pid}/task")
+        tasks = [path.name for path in Path(f"/proc/{pid}/task").iterdir()]
     except (FileNotFoundError, ProcessLookupError):
         return True
     return all(_is_exiting(pid, task) for task in tasks)

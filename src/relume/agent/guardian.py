@@ -34,8 +34,11 @@ def main() -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
     with contextlib.suppress(OSError):
-        text = f"relume: the agent (pid {agent}) died; its {len(groups)} workers have ended, {len(left)} of them by force"
-        print(text, file=sys.stderr, flush=True)
+        text = (
+            f"relume: the agent (pid {agent}) died; its {len(groups)} workers have ended, {len(left)} of them by force"
+        )
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
 
 
 def _alive(group: int) -> bool:

@@ -68,7 +68,9 @@ class IncidentDesk:
         where = f"in {moment.phase} of step {moment.step}"
         where += f", shard {moment.shard}" if moment.shard >= 0 else ""
         heirs = sorted(set(incident.moved.values()))
-        moved = f"{len(incident.moved)} shards went to {', '.join(map(str, heirs))}" if heirs else "nothing to recompute"
+        moved = (
+            f"{len(incident.moved)} shards went to {', '.join(map(str, heirs))}" if heirs else "nothing to recompute"
+        )
         took = (incident.installed_s - incident.lost_s) * 1000
         return (
             f"worker {incident.rank} (pid {worker.pid}) is out {where}: {incident.cause.text}; {moved}; "

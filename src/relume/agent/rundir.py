@@ -38,7 +38,9 @@ class RunDir:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"the run folder {path} cannot be made ({error.strerror}): choose another --run-dir") from error
+            raise ConfigError(
+                f"the run folder {path} cannot be made ({error.strerror}): choose another --run-dir"
+            ) from error
         if (path / "events.jsonl").exists():
             raise ConfigError(f"the run folder {path} holds another run: choose another --run-dir, or remove it")
         self._events = self._open("events.jsonl")
@@ -93,7 +95,9 @@ class RunDir:
     def _tell(self, error: OSError) -> None:
         if not self._refused:
             self._refused = True
-            self._trouble(f"the run folder {self.path} refuses writes ({error.strerror}); training goes on without them")
+            self._trouble(
+                f"the run folder {self.path} refuses writes ({error.strerror}); training goes on without them"
+            )
 
     def _link_latest(self) -> None:
         latest = self.path.parent / "latest"

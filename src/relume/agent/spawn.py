@@ -56,9 +56,9 @@ class FreshInterpreter:
         return Started(process.pid, out_read, err_read)
 
 
-def environment(base: dict[str, str], rank: int, workers: int, threads: int, port: int, run: dict[str, str]) -> dict[str, str]:
-    """Return a worker's environment: torchrun's variables, then relume's own."""
-    result = dict(base)
+def environment(rank: int, workers: int, *, threads: int, port: int, run: dict[str, str]) -> dict[str, str]:
+    """Return a worker's environment: this process's, torchrun's variables, then relume's own (`run`)."""
+    result = dict(os.environ)
     result.setdefault("PYTHONUNBUFFERED", "1")
     result.update(
         {

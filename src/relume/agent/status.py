@@ -29,7 +29,7 @@ class StatusServer:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(address(run_id))
         self._socket.listen(8)
-        self._socket.setblocking(False)
+        self._socket.settimeout(0.0)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin to answer."""
@@ -47,7 +47,7 @@ class StatusServer:
                 _, uid, _ = _UCRED.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
                 if uid not in {0, os.getuid()}:
                     return
-                client.setblocking(False)
+                client.settimeout(0.0)
                 client.sendall(encode(self._status()))
 
 

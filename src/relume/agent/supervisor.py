@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from relume.agent.arena import Arena
 from relume.agent.fence import is_fenced, is_stopped, kill_group
@@ -51,7 +52,11 @@ class Supervisor:
     """Runs one fleet on this host. `run()` returns when it is over and nothing of it is left."""
 
     def __init__(
-        self, settings: Settings, spawner: Spawner, terminal: Terminal, watcher: Callable[[events.Event], None] | None = None
+        self,
+        settings: Settings,
+        spawner: Spawner,
+        terminal: Terminal,
+        watcher: Callable[[events.Event], None] | None = None,
     ) -> None:
         self._settings = settings
         self._spawner = spawner
@@ -130,7 +135,8 @@ class Supervisor:
                     os.killpg(worker.pid, signal.SIGTERM)
             await self._until_gone(1.5)
         for worker in self._workers.values():
-            kill_group(worker.pid) if worker.wait_status is None else None
+            if worker.wait_status is None:
+                kill_group(worker.pid)
         await self._until_gone(5.0)
         self._desk.flush()
         for worker in self._workers.values():
@@ -154,19 +160,21 @@ class Supervisor:
 
     async def _until_gone(self, limit_s: float) -> None:
         end = time.monotonic() + limit_s
-        while self._running() and time.monotonic() < end:
+        while self._running() and time.monotonic() < end:  # noqa: ASYNC110 - `_on_exit` sees them; this is the bound
             await asyncio.sleep(0.01)
 
     # Starting -----------------------------------------------------------------------------------------------
 
     def _start_guardian(self) -> None:
-        command = [sys.executable, "-I", "-S", os.path.join(os.path.dirname(__file__), "guardian.py"), str(os.getpid())]
-        self._guardian = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+        command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("guardian.py")), str(os.getpid())]
+        self._guardian = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+        )
 
     def _start_worker(self, rank: int) -> None:
         settings = self._settings
         ours, theirs = socket.socketpair()
-        ours.setblocking(False)
+        ours.settimeout(0.0)
         descriptors = [theirs.fileno(), self._arena.control_fd, self._arena.data_fd, *self._arena.bells]
         run = {
             **settings.environment,
@@ -176,7 +184,7 @@ class Supervisor:
         }
         if settings.shards is not None:
             run["RELUME_SHARDS"] = str(settings.shards)
-        variables = environment(dict(os.environ), rank, settings.workers, settings.threads, settings.port, run)
+        variables = environment(rank, settings.workers, threads=settings.threads, port=settings.port, run=run)
         started = self._spawner.spawn(settings.command, variables, descriptors)
         theirs.close()
         worker = Worker(rank, started.pid, os.pidfd_open(started.pid), ours, {started.out: "out", started.err: "err"})
@@ -383,7 +391,7 @@ class Supervisor:
             self._tell(core.Fenced(worker.rank))
 
     def _view_event(self, view: messages.View) -> events.ViewInstalled:
-        return events.ViewInstalled(view.number, view.step, view.members, view.assigned, {})
+        return events.ViewInstalled(view.number, view.step, view.members, view.assigned)
 
     # Telling people -----------------------------------------------------------------------------------------
 

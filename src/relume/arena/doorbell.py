@@ -6,6 +6,7 @@ says "look again", never what to see: whoever wakes reads the seals.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 
@@ -51,7 +52,5 @@ class Doorbells:
 
     @staticmethod
     def _ring(descriptor: int) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):  # the counter is full, so its owner will wake anyway
             os.eventfd_write(descriptor, 1)
-        except BlockingIOError:
-            pass  # the counter is full, so its owner will wake anyway

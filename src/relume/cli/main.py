@@ -27,7 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="`relume COMMAND --help` says more.",
     )
     parser.add_argument("--version", action="version", version=f"relume {__version__}")
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="; ".join(f"{k}: {v}" for k, v in COMMANDS.items()))
+    parser.add_argument(
+        "command", choices=COMMANDS, metavar="COMMAND", help="; ".join(f"{k}: {v}" for k, v in COMMANDS.items())
+    )
     if not arguments or arguments[0] not in COMMANDS:
         parser.parse_args(arguments)
     try:

@@ -25,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
     codes = ", ".join(f"{code} {name}" for name, code in EXIT_CODES.items())
     result = argparse.ArgumentParser(
         prog="relume run",
-        description="Start a script with N workers on this host. Workers may be killed at any instant; training goes on.",
+        description="Start a script with N workers on this host, any of which may die.",
         epilog=f"exit codes: {codes}",
         allow_abbrev=False,
     )
@@ -33,13 +33,19 @@ def parser() -> argparse.ArgumentParser:
     add("--workers", "--nproc-per-node", "--nproc_per_node", type=_workers, default=None, metavar="N",
         help="worker processes (default: one per GPU, else the number of cores)")  # fmt: skip
     add("--shards", type=int, default=None, metavar="S", help="shards per step, unless the script says so itself")
-    add("--threads", type=int, default=1, metavar="T", help="intra-op threads per worker (default 1); bits depend on it")
+    add(
+        "--threads", type=int, default=1, metavar="T", help="intra-op threads per worker (default 1); bits depend on it"
+    )
     add("--min-workers", type=int, default=1, metavar="N", help="end the run when fewer are left (default 1)")
     add("--hang-timeout", type=float, default=300.0, metavar="S",
         help="seconds without progress after which a worker counts as hung (default 300)")  # fmt: skip
     add("--run-dir", type=Path, default=None, metavar="DIR", help="the run's folder (default ./relume-runs/ID)")
     add("--record", type=Path, default=None, metavar="DIR", help="write records for tools/verify.py into DIR")
-    add("--debug", action="store_true", help="one worker in this process, with the terminal's input, so that breakpoint() works")
+    add(
+        "--debug",
+        action="store_true",
+        help="one worker in this process, with the terminal's input, so that breakpoint() works",
+    )
     add("--standalone", action="store_true", help="accepted as torchrun's; a run on one host always is")
     add("-m", "--module", action="store_true", help="script is the name of a module")
     add("script", metavar="script.py", help="the script, or with -m a module")
@@ -103,11 +109,13 @@ def settings_from(options: argparse.Namespace) -> Settings:
 
 
 def _debug(settings: Settings) -> int:
-    os.environ.update({"RELUME_THREADS": str(settings.threads), "OMP_NUM_THREADS": str(settings.threads), "PYTHONHASHSEED": "0"})
+    os.environ.update(
+        {"RELUME_THREADS": str(settings.threads), "OMP_NUM_THREADS": str(settings.threads), "PYTHONHASHSEED": "0"}
+    )
     os.environ.update(settings.environment)
     if settings.shards is not None:
         os.environ["RELUME_SHARDS"] = str(settings.shards)
-    os.execv(settings.command[0], settings.command)
+    os.execv(settings.command[0], settings.command)  # noqa: S606 - what the person typed
 
 
 def _workers(text: str) -> int | None:
@@ -117,7 +125,9 @@ def _workers(text: str) -> int | None:
     if text == "cpu":
         return os.cpu_count() or 1
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of workers: a whole number from 1, or auto, gpu, cpu")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of workers: a whole number from 1, or auto, gpu, cpu"
+        )
     return int(text)
 
 
@@ -128,7 +138,7 @@ def _default_workers() -> int:
 
 def _listdir(path: str) -> list[str]:
     try:
-        return os.listdir(path)
+        return [entry.name for entry in Path(path).iterdir()]
     except OSError:
         return []
 

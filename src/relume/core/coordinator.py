@@ -16,8 +16,10 @@ States::
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
+from typing import Any
 
 from relume.core import view as views
 from relume.core.events import (
@@ -59,7 +61,7 @@ class State(Enum):
     ENDED = "ended"
 
 
-class Outcome(str, Enum):
+class Outcome(StrEnum):
     """How a run ends, as told by `EndRun`; the command line turns it into an exit code."""
 
     COMPLETED = "completed"
@@ -132,7 +134,7 @@ class Coordinator:
         self._out = []
         row = TRANSITIONS.get((self.state, type(event)))
         if row is not None:
-            row(self, event, now)  # type: ignore[arg-type]
+            row(self, event, now)
         return self._out
 
     def alive(self) -> list[int]:
@@ -415,7 +417,7 @@ def _disagreement(terms: dict[int, tuple[str, ...]]) -> str | None:
     return f"worker {odd} differs from worker {like}: {len(terms[odd])} lines of terms against {len(usual)}"
 
 
-TRANSITIONS = {
+TRANSITIONS: dict[tuple[State, type[Event]], Callable[[Coordinator, Any, float], None]] = {
     (State.FORMING, Joined): Coordinator._joined,
     (State.FORMING, Reserved): Coordinator._room,
     (State.FORMING, NoMemory): Coordinator._no_room,

@@ -7,6 +7,7 @@ of its leaf: it is written before that seal and read after it.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -45,7 +46,9 @@ class Notes:
         """Write the note of `shard`. Raises `StepError` if it logs more than fits."""
         logs = _encode(note.logs)
         if len(logs) > NOTE_LOG_BYTES:
-            text = f"one shard logged {len(logs)} bytes of values under {len(note.logs)} names; at most {NOTE_LOG_BYTES}"
+            text = (
+                f"one shard logged {len(logs)} bytes of values under {len(note.logs)} names; at most {NOTE_LOG_BYTES}"
+            )
             raise StepError(text + " fit. Log fewer names in step.log")
         at = self._layout.note(result, shard)
         _HEAD.pack_into(self._memory, at, note.weight, len(logs))
@@ -62,3 +65,11 @@ class Notes:
         present = np.unpackbits(bits, count=self._count).astype(bool)
         logs = _logs.decode(bytes(self._memory[at + self._bits : at + self._bits + length])) if length else {}
         return Note(weight, present, logs)
+
+
+def union(notes: Sequence[Note]) -> Presence:
+    """Return which parameters have a gradient in any of `notes`."""
+    present: Presence = np.zeros_like(notes[0].present)
+    for note in notes:
+        present |= note.present
+    return present

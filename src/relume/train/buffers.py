@@ -31,8 +31,9 @@ class Buffers:
             return
         for (_, _, name), base, buffer in zip(self._places, self._base, current, strict=True):
             if buffer.shape != base.shape or buffer.dtype != base.dtype:
-                text = f"buffer {name} changed from {base.dtype} {tuple(base.shape)} to {buffer.dtype} {tuple(buffer.shape)}"
-                raise ProtectError(text + " during the run: buffers keep their shape and dtype")
+                before, after = f"{base.dtype} {tuple(base.shape)}", f"{buffer.dtype} {tuple(buffer.shape)}"
+                text = f"buffer {name} changed from {before} to {after} during the run"
+                raise ProtectError(text + ": buffers keep their shape and dtype")
             base.copy_(buffer)
 
     @torch.no_grad()

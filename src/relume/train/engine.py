@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 
 from relume.arena.layout import RESULTS
@@ -18,7 +17,7 @@ from relume.core import ranges
 from relume.core.ranges import Range
 from relume.core.view import owner, shards_of
 from relume.reduce.blocks import Sources, pieces
-from relume.reduce.notes import Note, Presence
+from relume.reduce.notes import Note, Presence, union
 from relume.reduce.slots import Slots
 from relume.reduce.tree import fold_leaves
 from relume.train.standing import Standing
@@ -83,7 +82,7 @@ class Engine:
 
     def _node_presence(self, node: Range) -> Presence:
         notes = [self._store.notes.read(self._step % RESULTS, shard) for shard in range(*node)]
-        return np.logical_or.reduce([note.present for note in notes])
+        return union(notes)
 
     # The sum --------------------------------------------------------------------------------------------------
 
@@ -141,9 +140,7 @@ class Engine:
             return None
         notes = self.notes()
         weight = fold_leaves({s: note.weight for s, note in notes.items() if note.weight > 0}, self._shards)
-        presence = {
-            node: np.logical_or.reduce([notes[shard].present for shard in range(*node)]) for node in nodes
-        }
+        presence = {node: union([notes[shard] for shard in range(*node)]) for node in nodes}
         memory = {node: self._store.slot(*places[node]) for node in nodes}
         return Sources(self._shards, memory, presence, weight if weight is not None else 1.0)
 
@@ -156,7 +153,7 @@ class Engine:
     def take(self, notes: dict[int, Note]) -> list[torch.Tensor | None]:
         """Copy the complete result into private memory (rule 5), one tensor per parameter, None where absent."""
         self._progress.enter("take")
-        present = np.logical_or.reduce([note.present for note in notes.values()])
+        present = union(list(notes.values()))
         self._standing.write(lambda: None)  # rule 3: a take starts while no ballot is promised
         copy = torch.empty(self._store.gradient.size, dtype=torch.uint8)
         copy.copy_(self._store.result(self._step))

@@ -34,7 +34,8 @@ class LeafCatcher:
         self._samples: int | None = None
         self.ignoring = False
         self._handles: list[RemovableHandle] = [
-            parameter.register_post_accumulate_grad_hook(self._hook(index)) for index, (_, parameter) in enumerate(parameters)
+            parameter.register_post_accumulate_grad_hook(self._hook(index))
+            for index, (_, parameter) in enumerate(parameters)
         ]
 
     def open(self, views: list[torch.Tensor], samples: int | None) -> None:
@@ -94,9 +95,9 @@ class LeafCatcher:
             views = self._views
             if views is None:
                 raise GradientError(
-                    f"a backward reached {self._names[index]} outside the inner loop. Gradients are summed over the shards "
-                    "of a step: call backward inside `for batch in step`, or inside `with run.aside(...)` if the gradient "
-                    "is for looking at only"
+                    f"a backward reached {self._names[index]} outside the inner loop. Gradients are summed over the "
+                    "shards of a step: call backward inside `for batch in step`, or inside `with run.aside(...)` if "
+                    "the gradient is for looking at only"
                 )
             assert gradient is not None
             self._store(index, gradient.detach(), views[index])

@@ -10,6 +10,7 @@ This module does not know what the dead process was doing.
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import weakref
 from collections.abc import Sequence
@@ -75,7 +76,7 @@ class _Handler:
 
 
 def _hold_back() -> None:
-    if threading.current_thread() is not threading.main_thread():
+    if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
         return  # torch sets no handler there either
     handler = signal.getsignal(signal.SIGCHLD)
     if callable(handler) and not isinstance(handler, _Handler):

@@ -63,6 +63,7 @@ def settle(conditions: Conditions, worker_id: int) -> None:  # noqa: ARG001 - th
 def _die_with_parent(conditions: Conditions) -> None:
     if sys.platform != "linux":
         return
+    # To the kernel the parent is the thread that started this process: the one that runs the loop, so it stays.
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     # The worker may have died before that. A fork server's children have the server for a parent, which ends with the
     # worker by itself.

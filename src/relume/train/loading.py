@@ -59,7 +59,7 @@ class Recipe:
             return ""
         with _fixed_conditions():
             seed_all(derive(self.seed, "fingerprint", "data"))
-            return fingerprint(self.source[0])
+            return fingerprint(self._fetch([0])[0])
 
     def _fetch(self, indices: Sequence[int]) -> list[Any]:
         """Return the samples, all at once if the dataset has torch's `__getitems__` for it."""

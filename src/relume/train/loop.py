@@ -128,8 +128,8 @@ class Loop:
             return
         if not step.complete:
             raise StepError(
-                f"step {step.number} was left before every shard was in. Let `for batch in step` run to its end: no break, "
-                "return or next step inside it"
+                f"step {step.number} was left before every shard was in. Let `for batch in step` run to its end: "
+                "no break, return or next step inside it"
             )
         means = step.means()
         if self.run.is_main:

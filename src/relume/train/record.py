@@ -37,7 +37,9 @@ class Recorder:
         folder = os.environ.get("RELUME_RECORD")
         return cls(Path(folder), run_id, rank) if folder else None
 
-    def step(self, *, step: int, view: View, state: dict[str, Any], means: dict[str, float], times: dict[str, Any]) -> None:
+    def step(
+        self, *, step: int, view: View, state: dict[str, Any], means: dict[str, float], times: dict[str, Any]
+    ) -> None:
         """Write the line of `step`."""
         line = {
             "v": VERSION,

@@ -89,7 +89,9 @@ class Run:
         self._check_current()
         if self._looped:
             names = ", ".join(objects)
-            raise ProtectError(f"protect({names}) was called after run.steps(): protect everything before the first step")
+            raise ProtectError(
+                f"protect({names}) was called after run.steps(): protect everything before the first step"
+            )
         self.protected.add(objects)
 
     def steps(self, data: Shards, *, total: int | None = None, epochs: int | None = None) -> Loop:
@@ -100,7 +102,9 @@ class Run:
         """
         self._check_current()
         if self._looped:
-            raise StepError("run.steps() was called twice: a run has one loop. Call relume.init() again for another run")
+            raise StepError(
+                "run.steps() was called twice: a run has one loop. Call relume.init() again for another run"
+            )
         if not isinstance(data, Shards):
             raise ConfigError(f"run.steps() needs relume.Shards(dataset, ...), not a {type(data).__name__}")
         self.protected.check_complete()
@@ -179,8 +183,8 @@ class Run:
         self.failed = True
         if isinstance(error, NameError) and self._looped:
             error.add_note(
-                "relume: a worker that computes no shard in a step does not run the inner loop's body, so names that only "
-                "the inner loop sets are unset there. Log what you need with step.log(x=...) and read step.mean('x')"
+                "relume: a worker that computes no shard in a step does not run the inner loop's body, so names that "
+                "only the inner loop sets are unset there. Log what you need with step.log(x=...) and read step.mean('x')"
             )
         frames = traceback.extract_tb(trace)
         where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "?"
@@ -206,7 +210,7 @@ def init(seed: int = 0, *, exact: bool = True, threads: int | None = None) -> Ru
         UsageError: a second run in one process under `relume run`.
     """
     global _current  # noqa: PLW0603  (one run per process is the point)
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+    if type(seed) is not int or seed < 0:
         raise ConfigError(f"relume.init(seed={seed!r}): the seed is a whole number from 0")
     if _current is not None:
         if _current.seat.link is not None:
@@ -217,7 +221,7 @@ def init(seed: int = 0, *, exact: bool = True, threads: int | None = None) -> Ru
         raise ConfigError(f"relume.init(threads={threads!r}): at least 1")
     _current = Run(seed=seed, exact=exact, threads=count)
     if not exact:
-        print("relume: exact=False: this run's bits are not guaranteed to be reproducible", file=sys.stderr)
+        sys.stderr.write("relume: exact=False: this run's bits are not guaranteed to be reproducible\n")
     return _current
 
 
@@ -257,5 +261,7 @@ def _check_value(name: str, value: object) -> None:
         for item in value.values():
             _check_value(name, item)
     else:
-        text = f"run.vars.{name} = a {type(value).__name__}: only numbers, strings, tensors and lists, tuples and dicts of"
+        text = (
+            f"run.vars.{name} = a {type(value).__name__}: only numbers, strings, tensors and lists, tuples and dicts of"
+        )
         raise ProtectError(text + " them are protected. Give objects with a state_dict to run.protect")

@@ -71,7 +71,15 @@ def from_environment(profile: dict[str, str]) -> Seat | None:
     log = Path(run_dir) / f"worker-{rank}.log" if run_dir else None
     link = Link(socket.socket(fileno=connection), standing, log)
     seat = Seat(
-        rank, workers, os.environ.get("RELUME_RUN_ID", ""), words, control, standing, _progress(words, control, rank), link, data
+        rank,
+        workers,
+        os.environ.get("RELUME_RUN_ID", ""),
+        words,
+        control,
+        standing,
+        _progress(words, control, rank),
+        link,
+        data,
     )
     link.trap = seat.progress.spring
     seat.progress.leave = lambda: _leave(seat)

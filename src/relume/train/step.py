@@ -131,8 +131,8 @@ class Step:
                 weight, present = caught
             elif not self._skipped:
                 raise StepError(
-                    f"shard {shard} of step {self.number} brought no gradient: call loss.backward() for every batch, or "
-                    "step.skip() to leave this one out"
+                    f"shard {shard} of step {self.number} brought no gradient: call loss.backward() for every batch, "
+                    "or step.skip() to leave this one out"
                 )
         logs = {name: _mean(values) for name, values in self._logs.items()}
         note = Note(weight, present if present is not None else loop.nothing, logs)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import xxhash
 
@@ -26,7 +27,7 @@ def tensor_digest(tensor: torch.Tensor) -> str:
     return digest(tensor)
 
 
-def _feed(hasher: xxhash.xxh3_64, value: object) -> None:
+def _feed(hasher: xxhash.xxh3_64, value: object) -> None:  # noqa: C901 - one flat case per kind of value
     if isinstance(value, torch.Tensor):
         hasher.update(f"T{value.dtype}{tuple(value.shape)}".encode())
         hasher.update(_bytes(value))
@@ -46,9 +47,7 @@ def _feed(hasher: xxhash.xxh3_64, value: object) -> None:
         hasher.update(f"F{value.hex()}".encode())
     elif isinstance(value, bytes):
         hasher.update(b"B" + value)
-    elif value is None or isinstance(value, str | int | bool):
-        hasher.update(f"V{value!r}".encode())
-    elif isinstance(value, torch.dtype | torch.device | np.generic):
+    elif value is None or isinstance(value, str | int | torch.dtype | torch.device | np.generic):
         hasher.update(f"V{value!r}".encode())
     elif hasattr(value, "__dict__"):
         hasher.update(f"O{type(value).__qualname__}".encode())
@@ -59,4 +58,5 @@ def _feed(hasher: xxhash.xxh3_64, value: object) -> None:
 
 def _bytes(tensor: torch.Tensor) -> memoryview:
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy())
+    raw: npt.NDArray[np.uint8] = flat.view(torch.uint8).numpy()
+    return raw.data

@@ -1,8 +1,8 @@
 """The lines of a run's `events.jsonl`: a versioned schema for people and programs.
 
-Each line is one JSON object: `v` (schema version), `time` (seconds since 1970), `mono_ns` (the monotonic clock that all
-processes of a host share), and `event`, whose `kind` says which struct below it is. A field may be added within a version;
-nothing is renamed or removed without raising it.
+Each line is one JSON object: `v` (schema version), `time` (seconds since 1970), `mono_ns` (the monotonic clock that
+all processes of a host share), and `event`, whose `kind` says which struct below it is. A field may be added within a
+version; nothing is renamed or removed without raising it.
 """
 
 from __future__ import annotations
@@ -37,20 +37,19 @@ class ArenaReserved(msgspec.Struct, frozen=True, tag_field="kind", tag="arena_re
 
 
 class ViewInstalled(msgspec.Struct, frozen=True, tag_field="kind", tag="view_installed"):
-    """A view is in force; `assigned` belongs to `step`, `moved` are the shards that had to move and to whom."""
+    """A view is in force; `assigned` (shards by member) belongs to `step`."""
 
     view: tuple[int, int]
     step: int
     members: tuple[int, ...]
     assigned: tuple[tuple[int, ...], ...]
-    moved: dict[int, int]
 
 
 class WorkerLost(msgspec.Struct, frozen=True, tag_field="kind", tag="incident"):
     """One loss: culprit, cause, evidence, timeline and what it cost.
 
-    Times are monotonic nanoseconds. `killed_ns` is 0 unless a trap noted its own instant. `phase`, `step` and `shard` are
-    the culprit's last words in the arena. `moved` maps each shard that was recomputed to its heir.
+    Times are monotonic nanoseconds. `killed_ns` is 0 unless a trap noted its own instant. `phase`, `step` and `shard`
+    are the culprit's last words in the arena. `moved` maps each shard that was recomputed to its heir.
     """
 
     rank: int

@@ -34,7 +34,7 @@ class Decoder(Generic[M]):
     """Turn a stream of bytes into messages of one union type. Feed it what the socket gave, in any pieces."""
 
     def __init__(self, kind: object) -> None:
-        self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(kind)  # type: ignore[arg-type]
+        self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(kind)
         self._pending = bytearray()
 
     def feed(self, data: bytes) -> list[M]:

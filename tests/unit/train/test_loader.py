@@ -339,8 +339,7 @@ def test_after_a_change_of_view_the_new_shards_are_foreseen_and_the_old_ones_dro
 def test_a_worker_that_has_nothing_to_do_for_a_while_prefetches_again_at_full_depth(open_loader):
     plan = Plan([])
     loader = open_loader(Whereabouts(), plan, num_workers=2, prefetch_factor=2)
-    fingerprint = loader.fingerprint()
-    assert fingerprint == open_loader(Whereabouts()).fingerprint() or fingerprint
+    loader.fingerprint()  # before there is a view
     plan.keys = list(KEYS)
     assert os.getpid() not in process_of(loader.get(0, 0))
     under_way = [wanted for wanted in loader._pool.pending if getattr(wanted, "step", -1) >= 0]
@@ -354,6 +353,20 @@ def test_a_plan_that_repeats_itself_does_not_load_anything_twice(open_loader):
     loader = open_loader(Whereabouts(), stuck, num_workers=1)
     loader.get(0, 0)
     assert process_of(loader.get(0, 1)) == {os.getpid()}
+
+
+def test_whatever_views_do_the_bits_stay(open_loader, seed):
+    rng = random.Random(seed)
+    plan = Plan([])
+    here, there = open_loader(), open_loader(plan=plan, num_workers=2, prefetch_factor=rng.randint(1, 3))
+    for step in range(30):
+        for shard in rng.sample(range(SHARDS), rng.randint(0, SHARDS)):
+            if rng.random() < 0.3:
+                rank = {shard for shard in range(SHARDS) if rng.random() < 0.5}
+                plan.keys = [(step, shard) for step in range(30) for shard in sorted(rank)]
+            assert bits(there.get(step, shard)) == bits(here.get(step, shard)), (step, shard)
+        assert len(there._arrived) <= 12
+        assert len(there._served) <= SHARDS
 
 
 # --- fingerprints ---
@@ -424,6 +437,39 @@ def test_a_closed_loader_can_be_used_again(open_loader):
     assert os.getpid() not in process_of(again)
 
 
+def test_loops_one_after_the_other_leave_no_descriptor_and_no_thread(open_loader):
+    def count():
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    def loop():
+        loader = open_loader(num_workers=1)
+        for key in KEYS[:5]:
+            loader.get(*key)
+        loader.close()
+
+    loop()
+    before = count()
+    for _ in range(4):
+        loop()
+    assert count() == before
+
+
+def test_asking_for_pinned_memory_where_there_is_no_accelerator_is_no_mistake(open_loader, monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *, check_available: None)
+    expected = bits(open_loader().get(0, 0))
+    for num_workers in (0, 1):
+        assert bits(open_loader(num_workers=num_workers, pin_memory=True).get(0, 0)) == expected
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="page-locked memory needs an accelerator")
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_pinned_batches_are_pinned_and_aligned(open_loader, num_workers):
+    expected = bits(open_loader().get(0, 0))
+    loaded = open_loader(num_workers=num_workers, pin_memory=True).get(0, 0)
+    assert loaded.batch["torch"].is_pinned()
+    assert bits(loaded) == expected
+
+
 @pytest.mark.parametrize("moment", ["while it is waited for", "while the user's code runs"])
 def test_a_loader_process_killed_alone_is_told_with_advice_when_a_shard_is_asked_for(open_loader, moment):
     loader = open_loader(Slow(), num_workers=2, shuffle=False, global_batch_size=3)
@@ -450,9 +496,11 @@ def test_a_users_own_dataloader_is_told_of_its_dead_as_torch_does(open_loader):
     iterator = iter(DataLoader(Slow(), num_workers=1))
     (process,) = set(multiprocessing.active_children()) - before
     next(iterator)
+    begin = time.monotonic()
     threading.Timer(0.1, os.kill, [process.pid, signal.SIGKILL]).start()
-    with pytest.raises(RuntimeError, match="is killed by signal: Killed"):
+    with pytest.raises(RuntimeError, match="DataLoader worker"):
         next(iterator)
+    assert time.monotonic() - begin < 3.0, "held back until torch looked by itself"
     process.join()
 
 
