@@ -40,8 +40,8 @@ class RelumeTape:
         self.skip = step.skip
         self.log = step.log
 
-    def plain(self, loss: torch.Tensor) -> None:
-        loss.backward()
+    def plain(self, loss: torch.Tensor, **options: Any) -> None:
+        loss.backward(**options)
 
 
 def train(scenario: Scenario, shards: int, into: Path) -> None:
@@ -59,7 +59,12 @@ def train(scenario: Scenario, shards: int, into: Path) -> None:
         parameters = oracle.parameters_of(objects)
         trace["grads"].append({name: p.grad if p.grad is None else p.grad.clone() for name, p in parameters.items()})
         trace["means"].append(means(step))
+        if scenario.aside and step.is_main:
+            with run.aside("look"):
+                scenario.aside(objects)
         scenario.update(objects, step.number)
+        if scenario.until(trace["means"][-1]):
+            break
     torch.save({**trace, "state": oracle.snapshot(objects)}, into)
 
 

@@ -35,8 +35,8 @@ class Tape(Protocol):
 
     number: int
 
-    def plain(self, loss: torch.Tensor) -> None:
-        """Run `loss.backward()`, counting for the shard's number of samples."""
+    def plain(self, loss: torch.Tensor, **options: Any) -> None:
+        """Run `loss.backward(**options)`, counting for the shard's number of samples."""
 
     def weighted(self, loss: torch.Tensor, weight: float) -> None:
         """Run `step.backward(loss, weight=weight)`."""
@@ -68,6 +68,10 @@ class Scenario:
     seed: int = 3
     options: dict[str, Any] = field(default_factory=dict)
     """More of what `relume.Shards` takes: seed, shuffle, num_workers, collate_fn, drop_last."""
+    until: Callable[[dict[str, str]], bool] = lambda _: False
+    """Asked after each update, with the means of the step: true ends the loop early."""
+    aside: Callable[[Objects], None] | None = None
+    """Done by main alone in `run.aside`, before each update. It must change nothing, so the oracle leaves it out."""
 
 
 @dataclass
@@ -80,7 +84,11 @@ class Leaf:
 
 
 class Collector:
-    """The oracle's tape: each backward by itself, from `.grad = None`, times its weight."""
+    """The oracle's tape.
+
+    Plain backwards accumulate in `.grad` as ever, and the whole counts for the shard's number of samples. A weighted one is
+    taken by itself, from `.grad = None`, times its weight.
+    """
 
     def __init__(self, parameters: Sequence[nn.Parameter], samples: int | None, number: int) -> None:
         self.number = number
@@ -88,16 +96,16 @@ class Collector:
         self._samples = samples
         self._sum: dict[int, torch.Tensor] = {}
         self._weights: list[float] = []
-        self._backwards = 0
         self._logged: dict[str, list[float]] = {}
         self._skipped = False
+        self._clear()
 
-    def plain(self, loss: torch.Tensor) -> None:
-        assert self._samples is not None
-        self._add(loss, float(self._samples))
+    def plain(self, loss: torch.Tensor, **options: Any) -> None:
+        loss.backward(**options)
 
     def weighted(self, loss: torch.Tensor, weight: float) -> None:
-        self._add(loss, float(weight))
+        loss.backward()
+        self._add(float(weight))
         self._weights.append(float(weight))
 
     def skip(self) -> None:
@@ -109,21 +117,24 @@ class Collector:
                 float(value.detach() if isinstance(value, torch.Tensor) else value)
             )
 
-    def _add(self, loss: torch.Tensor, weight: float) -> None:
+    def _clear(self) -> None:
         for parameter in self._parameters:
             parameter.grad = None
-        loss.backward()
-        self._backwards += 1
+
+    def _add(self, weight: float) -> None:
         for index, parameter in enumerate(self._parameters):
             if parameter.grad is not None:
                 part = torch.mul(parameter.grad, weight)
                 self._sum[index] = part if index not in self._sum else self._sum[index] + part
-                parameter.grad = None
+        self._clear()
 
     def leaf(self) -> Leaf:
         if self._skipped:
             return Leaf()
-        assert self._backwards, "a shard without a backward must be skipped"
+        if not self._weights:
+            assert self._samples is not None
+            self._add(float(self._samples))
+        assert self._sum, "a shard without a gradient must be skipped"
         means = {}
         for name, values in self._logged.items():
             total = 0.0
@@ -131,7 +142,9 @@ class Collector:
                 total += value
             means[name] = total / len(values)
         weight = float(self._samples or 0)
-        if self._weights:
+        if not self._weights:
+            self._collect(weight)
+        else:
             weight = 0.0
             for each in self._weights:
                 weight += each
@@ -250,6 +263,8 @@ def train(scenario: Scenario, shards: int | None = None) -> Trace:
         trace["grads"].append({name: p.grad if p.grad is None else p.grad.clone() for name, p in parameters.items()})
         trace["means"].append(means(leaves))
         scenario.update(objects, step)
+        if scenario.until(trace["means"][-1]):
+            break
     trace["state"] = snapshot(objects)
     return trace
 

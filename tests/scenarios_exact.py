@@ -138,8 +138,15 @@ def noisy_update(objects: Objects, step: int) -> None:
     objects["optimizer"].step()
 
 
+def transformer() -> nn.Module:
+    """Attention with dropout inside; the features are a sequence of two."""
+    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.2, batch_first=True)
+    return nn.Sequential(nn.Unflatten(1, (2, 4)), layer, nn.Flatten(), nn.Linear(FEATURES, CLASSES))
+
+
 RANDOMNESS = [
     simple("dropout", with_adamw(lambda: mlp(dropout=0.4))),
+    simple("transformer", with_adamw(transformer)),
     simple("checkpointing", with_adamw(lambda: Checkpointed(reentrant=False))),
     simple("checkpointing-reentrant", with_adamw(lambda: Checkpointed(reentrant=True))),
     simple("augmentation", with_adamw(mlp), source=Augmented()),
@@ -170,6 +177,21 @@ class Replaced(nn.Module):
         return self.inner(x - self.mean) * (1 + 0.01 * self.seen)
 
 
+def spectral() -> nn.Module:
+    """Spectral normalisation iterates on buffers of its own at each forward; the batch norm in eval mode does not."""
+    first = nn.utils.parametrizations.spectral_norm(nn.Linear(FEATURES, 16))
+    return nn.Sequential(first, nn.BatchNorm1d(16).eval(), nn.Tanh(), nn.Linear(16, CLASSES))
+
+
+def look(objects: Objects) -> None:
+    """Evaluate, draw, train a bit: all that must leave no trace when it is done aside."""
+    model = objects["model"]
+    x = torch.randn(4, 3, 4, 4) * random.random() + np.random.rand()  # noqa: NPY002 - the global generator
+    model(x).sum().backward()
+    model.eval()
+    model(x)
+
+
 def averaged() -> Objects:
     model = nn.Sequential(nn.Linear(FEATURES, 16), nn.BatchNorm1d(16), nn.Linear(16, CLASSES))
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
@@ -189,6 +211,14 @@ BUFFERS = [
         source=Points(shape=(3, 4, 4)),
     ),
     simple("replaced-buffers", with_adamw(Replaced)),
+    simple("spectral-norm", with_adamw(spectral)),
+    simple(
+        "evaluation-aside",
+        with_adamw(convolution),
+        source=Points(shape=(3, 4, 4)),
+        aside=look,
+        update=noisy_update,
+    ),
     simple("ema", averaged, update=update_averaged, source=Points(24), batch=12),
 ]
 
@@ -292,6 +322,47 @@ def cycled() -> Objects:
     }
 
 
+def zoo() -> Objects:
+    """One optimizer of each kind, each with a layer."""
+    model = nn.ModuleList(nn.Linear(FEATURES, CLASSES) for _ in range(8))
+    parts = [list(layer.parameters()) for layer in model]
+    optimizers = [
+        torch.optim.Adam(parts[0], lr=torch.tensor(0.01), amsgrad=True),
+        torch.optim.Adagrad(parts[1]),
+        torch.optim.RMSprop(parts[2], momentum=0.5, centered=True),
+        torch.optim.NAdam(parts[3]),
+        torch.optim.RAdam(parts[4]),
+        torch.optim.Adafactor(parts[5]),
+        torch.optim.ASGD(parts[6]),
+        torch.optim.Rprop(parts[7]),
+    ]
+    return {"model": model, **{type(optimizer).__name__: optimizer for optimizer in optimizers}}
+
+
+def classify_zoo(objects: Objects, batch: Any, tape: Tape) -> None:
+    loss = F.cross_entropy(torch.stack([layer(batch["x"]) for layer in objects["model"]]).mean(0), batch["y"])
+    tape.plain(loss)
+    tape.log(loss=loss)
+
+
+def update_zoo(objects: Objects, step: int) -> None:
+    for value in objects.values():
+        if isinstance(value, torch.optim.Optimizer):
+            value.step()
+
+
+def classify_after_zeroing(objects: Objects, batch: Any, tape: Tape) -> None:
+    """People leave `zero_grad` where they had it."""
+    objects["optimizer"].zero_grad()
+    classify(objects, batch, tape)
+
+
+def update_and_zero(objects: Objects, step: int) -> None:
+    """Leaves zeros behind, into which the next backward must not be added."""
+    objects["optimizer"].step()
+    objects["optimizer"].zero_grad(set_to_none=False)
+
+
 def wide() -> nn.Module:
     """Large enough for several blocks of the sum, at odd boundaries."""
     return nn.Sequential(nn.Linear(FEATURES, 301), nn.ReLU(), nn.Linear(301, 403), nn.Linear(403, CLASSES))
@@ -305,6 +376,8 @@ OPTIMIZERS = [
     simple("two-optimizers", two_models, shard=classify_two_models),
     simple("lr-schedulers", scheduled),
     simple("one-cycle", cycled),
+    simple("every-optimizer", zoo, shard=classify_zoo, update=update_zoo),
+    simple("zero-grad-left-in", with_adamw(mlp), shard=classify_after_zeroing, update=update_and_zero),
     simple("several-blocks", with_adamw(wide)),
 ]
 
@@ -318,10 +391,9 @@ def frozen() -> Objects:
 
 
 def update_and_freeze(objects: Objects, step: int) -> None:
-    """From step 3 on one more layer stands still."""
+    """In steps 2 and 3 one more layer stands still."""
     objects["optimizer"].step()
-    if step == 2:
-        objects["model"][0].bias.requires_grad_(False)
+    objects["model"][0].bias.requires_grad_(step not in {1, 2})
 
 
 class Tied(nn.Module):
@@ -389,6 +461,31 @@ def in_micro_batches(objects: Objects, batch: Any, tape: Tape) -> None:
         tape.log(loss=loss)
 
 
+def routed_micro_batches(objects: Objects, batch: Any, tape: Tape) -> None:
+    """Some parameters get a gradient in one backward of a shard and not in the other."""
+    for x, y in zip(batch["x"].split(1), batch["y"].split(1), strict=True):
+        loss = F.cross_entropy(objects["model"](x), y)
+        tape.plain(loss)
+        tape.log(loss=loss)
+
+
+def two_losses(objects: Objects, batch: Any, tape: Tape) -> None:
+    """Two backwards through one graph, and a penalty on a gradient."""
+    x = batch["x"].requires_grad_()
+    logits = objects["model"](x)
+    loss = F.cross_entropy(logits, batch["y"])
+    (slope,) = torch.autograd.grad(loss, x, create_graph=True)
+    tape.plain(loss + slope.square().sum(), retain_graph=True)
+    tape.plain(0.1 * logits.square().mean())
+    tape.log(loss=loss)
+
+
+def by_a_fraction(objects: Objects, batch: Any, tape: Tape) -> None:
+    loss = F.cross_entropy(objects["model"](batch["x"]), batch["y"])
+    tape.weighted(loss, float(batch["x"].abs().sum()) / 3)
+    tape.log(loss=loss)
+
+
 def skip_some(objects: Objects, batch: Any, tape: Tape) -> None:
     """Skip shards by what is in them; in step 2, all."""
     if tape.number == 2 or float(batch["x"].mean()) > 0.1:
@@ -416,6 +513,10 @@ BATCHES = [
     simple("weighted-by-tokens", with_adamw(Tied), shard=by_tokens, source=Sentences()),
     simple("weighted-in-parts", with_adamw(Tied), shard=by_tokens_in_parts, source=Sentences()),
     simple("micro-batches", with_adamw(lambda: mlp(dropout=0.2)), shard=in_micro_batches),
+    simple("routed-micro-batches", with_adamw(Routed), shard=routed_micro_batches),
+    simple("two-losses-and-a-penalty", with_adamw(mlp), shard=two_losses),
+    simple("weighted-by-a-fraction", with_adamw(mlp), shard=by_a_fraction),
+    simple("early-end", with_adamw(mlp), steps=30, until=lambda means: float.fromhex(means["loss"]) < 1.5),
     simple("skipped-shards", with_adamw(mlp), shard=skip_some),
     simple("unequal-last-batch", with_adamw(mlp), source=Points(25)),
     simple("batch-smaller-than-shards", with_adamw(mlp), batch=3),

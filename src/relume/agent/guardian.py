@@ -1,9 +1,10 @@
 """The guardian: a tiny process that ends the workers when the agent is killed.
 
 Workers see their agent die and end by themselves, with a line that says so. This is for the worker that cannot (its
-interpreter is stuck in a C call, or stopped) and for what it has started. It holds one end of a pipe: the agent writes
-each worker's process group into it, and `done` at its own clean end; end of file without `done` means that the agent
-died. It imports nothing of relume, so that it starts in milliseconds and weighs little.
+interpreter is stuck in a C call, or stopped, or has not come to `relume.init` yet) and for what it has started. It
+holds one end of a pipe, into which the agent writes each worker's rank and process group, `gone` for one whose worker
+has ended (the number may come back as somebody else's), and `done` at its own clean end. End of file without `done`
+means that the agent died. It imports nothing of relume, so that it starts in milliseconds and weighs little.
 """
 
 from __future__ import annotations
@@ -21,32 +22,42 @@ def main() -> None:
     """Read groups from standard input until it ends; then, unless told `done`, end them."""
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)
-    agent, groups = sys.argv[1], []
+    agent, run_dir = sys.argv[1:]
+    ranks: dict[int, str] = {}
     for line in sys.stdin:
         if line.strip() == "done":
             return
-        groups.append(int(line))
+        word, group = line.split()
+        if word == "gone":
+            ranks.pop(int(group), None)
+        else:
+            ranks[int(group)] = word
     end = time.monotonic() + GRACE_S
-    while time.monotonic() < end and any(map(_alive, groups)):
+    while time.monotonic() < end and _alive(ranks):
         time.sleep(0.05)
-    left = [group for group in groups if _alive(group)]
+    left = _alive(ranks)
     for group in left:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
+        text = f"relume: worker {ranks[group]} (pid {group}) was ended by force: its agent (pid {agent}) died\n"
+        with contextlib.suppress(OSError), open(os.path.join(run_dir, f"worker-{ranks[group]}.log"), "a") as log:
+            log.write(text)
     with contextlib.suppress(OSError):
-        text = (
-            f"relume: the agent (pid {agent}) died; its {len(groups)} workers have ended, {len(left)} of them by force"
-        )
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+        text = f"relume: the agent (pid {agent}) died; its {len(ranks)} workers have ended, {len(left)} of them by force"
+        print(text, file=sys.stderr, flush=True)
 
 
-def _alive(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
+def _alive(groups: dict[int, str]) -> list[int]:
+    """Return those of `groups` in which something runs: who is dead and not waited for does not count."""
+    found = set()
+    for name in os.listdir("/proc"):
+        if not name.isdecimal():
+            continue
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat") as file:
+            state, _, group = file.read().rpartition(")")[2].split()[:3]
+            if state not in {"Z", "X"} and int(group) in groups:
+                found.add(int(group))
+    return sorted(found)
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ class Supervisor:
         if self._interrupts:
             for worker in self._running():
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(worker.pid, signal.SIGTERM)
+                    os.kill(worker.pid, signal.SIGTERM)  # not its loaders: it would tell of their death
             await self._until_gone(1.5)
         for worker in self._workers.values():
             if worker.wait_status is None:
@@ -145,6 +145,10 @@ class Supervisor:
                     self._loop.remove_reader(descriptor)
             self._drain(worker)
             worker.close()
+        self._end_helpers()
+        self._arena.close()
+
+    def _end_helpers(self) -> None:
         for burner in self._burners:
             burner.kill()
             burner.wait()
@@ -153,7 +157,6 @@ class Supervisor:
                 self._guardian.stdin.write(b"done\n")
                 self._guardian.stdin.close()
             self._guardian.wait()
-        self._arena.close()
 
     def _running(self) -> list[Worker]:
         return [worker for worker in self._workers.values() if worker.wait_status is None]
@@ -414,8 +417,13 @@ class Supervisor:
         self._dir.record(self._facts)
 
     def _record_shards(self, shape: messages.Shape) -> None:
-        self._facts = {**getattr(self, "_facts", {}), "shards": shape.shards, "gradient_bytes": shape.gradient_bytes}
+        known = {"shards": shape.shards, "steps": self._steps(), "gradient_bytes": shape.gradient_bytes}
+        self._facts = {**getattr(self, "_facts", {}), **known}
         self._dir.record(self._facts)
+
+    def _steps(self) -> int:
+        """Return how many steps the run has, 0 while no worker has told."""
+        return max((worker.total for worker in self._workers.values()), default=0)
 
     def _status(self) -> messages.StatusReply:
         now = time.monotonic()
@@ -432,7 +440,7 @@ class Supervisor:
             state=self._core.state.value,
             uptime_s=now - self._started_s,
             view=self._core.view,
-            total=max((worker.total for worker in self._workers.values()), default=0),
+            total=self._steps(),
             incidents=self._desk.count,
             workers=tuple(lines),
         )

@@ -78,7 +78,6 @@ class Engine:
         self._standing.write(lambda: self._slots.seal(slot, self._step, shard))
         self._sealed.add(shard)
         self._progress.spring("publish")
-        self._standing.ring_others()
 
     def _node_presence(self, node: Range) -> Presence:
         notes = [self._store.notes.read(self._step % RESULTS, shard) for shard in range(*node)]
@@ -88,6 +87,7 @@ class Engine:
 
     def settle(self) -> bool:
         """Work and wait until the step is complete (True) or this worker has got more shards to compute (False)."""
+        self._standing.ring_others()  # what this worker had to seal is sealed: the last one's ring starts the sums
         while True:
             if self._standing.promised:
                 self._wait()

@@ -1,8 +1,9 @@
 """Catching a leaf: what backward gives from `.grad = None`, copied into its slot and freed at once.
 
-Each `backward` of a shard contributes weight times gradient; the first is written, later ones are added in order.
-Gradients are never accumulated into preset zeros, which would turn every -0.0 into +0.0. Outside a shard a gradient
-has no meaning and is refused, except in `run.aside`, where it is put back as it was afterwards.
+A leaf is the shard's gradient times its weight. With plain `loss.backward()` the gradient is what `.grad` would hold
+after all backwards of the shard, and the weight is its number of samples; with `step.backward(loss, weight=...)` each
+backward counts by its own weight. Gradients are never accumulated into preset zeros, which would turn every -0.0 into
++0.0. Outside a shard a gradient has no meaning and is refused, except in `run.aside`.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ class LeafCatcher:
         self._moved = moved
         self._views: list[torch.Tensor] | None = None
         self._present = np.zeros(len(parameters), dtype=bool)
-        self._multiplier: float | None = None
         self._explicit: list[float] = []
+        self._scale = 1.0
+        self._collecting = False
         self._plain = False
         self._samples: int | None = None
         self.ignoring = False
@@ -42,40 +44,55 @@ class LeafCatcher:
         """From here on gradients belong to a shard of `samples` samples, whose slot has `views`."""
         self._views, self._samples = views, samples
         self._present[:] = False
-        self._multiplier = None
         self._explicit = []
         self._plain = False
+        # Scaling by a power of two commutes with adding, so that it may be done with the copy and cost nothing.
+        self._scale = float(samples) if samples and samples & (samples - 1) == 0 else 1.0
 
     def backward(self, loss: torch.Tensor, weight: float | None) -> None:
         """Run `loss.backward()`, counting for `weight` (None: the shard's number of samples)."""
-        if self._views is None:
+        views = self._views
+        if views is None:
             raise GradientError("step.backward was called outside the inner loop: call it for each batch of the step")
-        if weight is not None:
-            value = float(weight)
-            if not 0.0 < value < float("inf"):
-                text = f"step.backward(weight={value}): a weight is a positive number."
-                raise GradientError(text + " A shard with nothing to count calls step.skip() instead")
-            self._explicit.append(value)
-            self._multiplier = value
+        if weight is None:
+            torch.autograd.backward(loss)
+            return
+        value = float(weight)
+        if not 0.0 < value < float("inf"):
+            text = f"step.backward(weight={value}): a weight is a positive number."
+            raise GradientError(text + " A shard with nothing to count calls step.skip() instead")
+        self._explicit.append(value)
+        self._collecting = True
         try:
             torch.autograd.backward(loss)
         finally:
-            self._multiplier = None
+            self._collecting = False
+        for index, parameter in enumerate(self._parameters):
+            gradient, parameter.grad = parameter.grad, None
+            if gradient is not None:
+                self._add(index, self._checked(index, gradient), value, views[index])
 
     def close(self, shard: int) -> tuple[float, Presence] | None:
         """End the shard; return its weight and presence, or None if no gradient came."""
-        self._views = None
+        views, self._views = self._views, None
         if self._explicit and self._plain:
             text = f"shard {shard} mixes loss.backward() with step.backward(loss, weight=...)."
             raise GradientError(text + " Use one of them for all batches, so that the weights add up")
-        if not self._plain and not self._explicit:
+        if self._explicit:
+            total = 0.0
+            for weight in self._explicit:
+                total += weight
+            return total, self._present.copy()
+        if not self._plain:
             return None
-        if not self._explicit:
-            return float(self._samples or 0), self._present.copy()
-        total = 0.0
-        for weight in self._explicit:
-            total += weight
-        return total, self._present.copy()
+        if self._samples is None:
+            text = f"the number of samples in shard {shard} is unknown, so its gradient has no weight."
+            raise GradientError(text + " Call step.backward(loss, weight=...), or give Shards(samples=...)")
+        if views is not None and self._scale != self._samples:
+            for view, present in zip(views, self._present, strict=True):
+                if present:
+                    view.mul_(float(self._samples))
+        return float(self._samples), self._present.copy()
 
     def clear_grads(self) -> None:
         """Free every `.grad`: backward starts from None."""
@@ -91,8 +108,11 @@ class LeafCatcher:
         def caught(parameter: torch.Tensor) -> None:
             if self.ignoring:
                 return
-            gradient, parameter.grad = parameter.grad, None
             views = self._views
+            if self._collecting:
+                self._moved()
+                return  # `backward` looks at the whole afterwards
+            gradient, parameter.grad = parameter.grad, None
             if views is None:
                 raise GradientError(
                     f"a backward reached {self._names[index]} outside the inner loop. Gradients are summed over the "
@@ -100,26 +120,24 @@ class LeafCatcher:
                     "the gradient is for looking at only"
                 )
             assert gradient is not None
-            self._store(index, gradient.detach(), views[index])
+            self._plain = True
+            gradient = self._checked(index, gradient)
+            self._add(index, gradient, self._scale, views[index])
             self._moved()
 
         return caught
 
-    def _store(self, index: int, gradient: torch.Tensor, into: torch.Tensor) -> None:
+    def _checked(self, index: int, gradient: torch.Tensor) -> torch.Tensor:
         if gradient.layout is not torch.strided:
             text = f"the gradient of {self._names[index]} is sparse, which has no fixed place to be summed in."
             raise GradientError(text + " Build the layer with sparse=False")
-        multiplier = self._multiplier
-        if multiplier is None:
-            if self._samples is None:
-                text = "the number of samples in this batch is unknown, so its gradient has no weight."
-                raise GradientError(text + " Call step.backward(loss, weight=...), or give Shards(samples=...)")
-            multiplier = float(self._samples)
-            self._plain = True
+        return gradient.detach()
+
+    def _add(self, index: int, gradient: torch.Tensor, scale: float, into: torch.Tensor) -> None:
         if self._present[index]:
-            into.add_(torch.mul(gradient, multiplier))
+            into.add_(torch.mul(gradient, scale))
         elif gradient.device == into.device:
-            torch.mul(gradient, multiplier, out=into)
+            torch.mul(gradient, scale, out=into)
         else:
-            into.copy_(torch.mul(gradient, multiplier))
+            into.copy_(torch.mul(gradient, scale))
         self._present[index] = True

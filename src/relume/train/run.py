@@ -184,7 +184,7 @@ class Run:
         if isinstance(error, NameError) and self._looped:
             error.add_note(
                 "relume: a worker that computes no shard in a step does not run the inner loop's body, so names that "
-                "only the inner loop sets are unset there. Log what you need with step.log(x=...) and read step.mean('x')"
+                "only the inner loop sets are unset there. Log with step.log(x=...) and read step.mean('x')"
             )
         frames = traceback.extract_tb(trace)
         where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "?"

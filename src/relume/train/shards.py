@@ -52,8 +52,8 @@ class Shards:
             what `relume run --shards` said, else min(8, global_batch_size).
         seed: of the order; the run's by default.
         shuffle: a new order in every epoch, instead of the dataset's own.
-        num_workers: loader processes per worker. 0 loads in the training process. The bits are the same. Shards that are
-            taken over from a dead worker are loaded in the training process in any case, so a dataset that keeps files
+        num_workers: loader processes per worker. 0 loads in the training process. The bits are the same. Shards taken
+            over from a dead worker may be loaded in the training process in any case, so a dataset that keeps files
             open has to open them once per process.
         collate_fn: from a list of samples to a batch; torch's `default_collate` by default.
         drop_last: leave out an epoch's last global batch if it is not full. Else it is smaller, and a step like others.

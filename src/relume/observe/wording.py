@@ -1,0 +1,95 @@
+"""The sentences and figures that people read about a run, in one place so that they are the same everywhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from relume.wire.events import WorkerLost
+
+_SHORT = {
+    "out_of_memory": "killed for memory",
+    "raised": "its script raised",
+    "hung": "hung",
+    "stopped": "stopped",
+    "silent": "fell silent",
+    "left_early": "left early",
+    "planned": "left as planned",
+    "profile": "has other numerics",
+    "protocol": "broke the protocol",
+}
+
+
+def plural(count: int, word: str) -> str:
+    """Return `1 step`, `2 steps`."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def listed(items: list[int]) -> str:
+    """Return `0`, `0 and 2`, `0, 2 and 3`."""
+    texts = [str(item) for item in items]
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+
+
+def duration(seconds: float) -> str:
+    """Return a time span as a person would say it: `3.4 ms`, `310 ms`, `2.1 s`, `12 s`, `3:07`, `1:02:03`."""
+    if seconds < 0.01:
+        return f"{seconds * 1000:.1f} ms"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return clock(seconds)
+
+
+def clock(seconds: float) -> str:
+    """Return `0:34`, `12:05`, `1:02:03`."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def place(phase: str, step: int, shard: int) -> str:
+    """Return `in backward of step 12, shard 4`."""
+    if phase == "joining":
+        return "before its first step"
+    text = f"in {phase} of step {step}"
+    return f"{text}, shard {shard}" if shard >= 0 else text
+
+
+def cause_short(incident: WorkerLost) -> str:
+    """Return the cause in a few words: `killed (SIGKILL)`, `exit code 3`, `hung`."""
+    status = incident.wait_status
+    if incident.cause == "signal" and status is not None and os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        try:
+            return f"killed ({signal.Signals(number).name})"
+        except ValueError:
+            return f"killed (signal {number})"
+    if incident.cause == "exit_code" and status is not None:
+        return f"exit code {os.waitstatus_to_exitcode(status)}"
+    return _SHORT.get(incident.cause, incident.cause)
+
+
+def recovery_s(incident: WorkerLost) -> float:
+    """Return the seconds from the kill, or from when it was noticed if nobody noted that, until the new view."""
+    since_ns = incident.killed_ns or incident.lost_ns
+    return max(0, incident.installed_ns - since_ns) / 1e9
+
+
+def hand_over(incident: WorkerLost) -> str:
+    """Return who recomputes what: `2 shards to 0 and 1`."""
+    if not incident.moved:
+        return "nothing to redo"
+    return f"{plural(len(incident.moved), 'shard')} to {listed(sorted(set(incident.moved.values())))}"
+
+
+def incident_line(incident: WorkerLost) -> str:
+    """Return one line: who, why, where, who takes over, and how long until the new view."""
+    where = place(incident.phase, incident.step, incident.shard)
+    return (
+        f"worker {incident.rank} {cause_short(incident)} {where}; {hand_over(incident)}; "
+        f"new view after {duration(recovery_s(incident))}"
+    )
