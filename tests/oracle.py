@@ -86,8 +86,8 @@ class Leaf:
 class Collector:
     """The oracle's tape.
 
-    Plain backwards accumulate in `.grad` as ever, and the whole counts for the shard's number of samples. A weighted one is
-    taken by itself, from `.grad = None`, times its weight.
+    Plain backwards accumulate in `.grad` as ever, and the whole counts for the shard's number of samples. A weighted one
+    is taken by itself, from `.grad = None`, times its weight.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], samples: int | None, number: int) -> None:
@@ -141,13 +141,9 @@ class Collector:
             for value in values:
                 total += value
             means[name] = total / len(values)
-        weight = float(self._samples or 0)
-        if not self._weights:
-            self._collect(weight)
-        else:
-            weight = 0.0
-            for each in self._weights:
-                weight += each
+        weight = 0.0
+        for each in self._weights or [float(self._samples or 0)]:
+            weight += each
         return Leaf(self._sum, weight, means)
 
 

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 GRACE_S = 1.5
 
@@ -40,21 +41,19 @@ def main() -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
         text = f"relume: worker {ranks[group]} (pid {group}) was ended by force: its agent (pid {agent}) died\n"
-        with contextlib.suppress(OSError), open(os.path.join(run_dir, f"worker-{ranks[group]}.log"), "a") as log:
+        with contextlib.suppress(OSError), (Path(run_dir) / f"worker-{ranks[group]}.log").open("a") as log:
             log.write(text)
     with contextlib.suppress(OSError):
-        text = f"relume: the agent (pid {agent}) died; its {len(ranks)} workers have ended, {len(left)} of them by force"
-        print(text, file=sys.stderr, flush=True)
+        forced = f"{len(left)} of them by force"
+        sys.stderr.write(f"relume: the agent (pid {agent}) died; its {len(ranks)} workers have ended, {forced}\n")
 
 
 def _alive(groups: dict[int, str]) -> list[int]:
     """Return those of `groups` in which something runs: who is dead and not waited for does not count."""
     found = set()
-    for name in os.listdir("/proc"):
-        if not name.isdecimal():
-            continue
-        with contextlib.suppress(OSError), open(f"/proc/{name}/stat") as file:
-            state, _, group = file.read().rpartition(")")[2].split()[:3]
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, group = path.read_text(errors="replace").rpartition(")")[2].split()[:3]
             if state not in {"Z", "X"} and int(group) in groups:
                 found.add(int(group))
     return sorted(found)

@@ -71,11 +71,11 @@ class IncidentDesk:
         moved = (
             f"{len(incident.moved)} shards went to {', '.join(map(str, heirs))}" if heirs else "nothing to recompute"
         )
+        out = f"worker {incident.rank} (pid {worker.pid}) is out {where}: {incident.cause.text}; "
+        if not incident.installed_s:
+            return out + "the run ends"
         took = (incident.installed_s - incident.lost_s) * 1000
-        return (
-            f"worker {incident.rank} (pid {worker.pid}) is out {where}: {incident.cause.text}; {moved}; "
-            f"view {incident.ballot[0]}.{incident.ballot[1]} after {took:.1f} ms"
-        )
+        return out + f"{moved}; view {incident.ballot[0]}.{incident.ballot[1]} after {took:.1f} ms"
 
 
 def _ns(seconds: float) -> int:

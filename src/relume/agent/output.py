@@ -12,6 +12,8 @@ import threading
 from typing import BinaryIO
 
 LINES_MAX = 10_000
+LINE_BYTES_MAX = 8192
+"""A longer line is shown in pieces: progress bars never end one."""
 _COLOURS = (36, 33, 35, 32, 34, 31, 96, 93)
 
 
@@ -30,6 +32,9 @@ class Terminal:
     def feed(self, rank: int, stream: str, data: bytes) -> None:
         """Take what a worker wrote, in any pieces."""
         *lines, rest = (self._partial.get((rank, stream), b"") + data).split(b"\n")
+        if len(rest) > LINE_BYTES_MAX:
+            lines.append(rest)
+            rest = b""
         self._partial[rank, stream] = rest
         for line in lines:
             self._put(stream, self._prefix(rank) + line + b"\n")

@@ -6,6 +6,7 @@ A disk that fills up costs lines, never the run (scenario 18): every write that 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -43,6 +44,8 @@ class RunDir:
             ) from error
         if (path / "events.jsonl").exists():
             raise ConfigError(f"the run folder {path} holds another run: choose another --run-dir, or remove it")
+        if not os.access(path, os.W_OK):
+            raise ConfigError(f"the run folder {path} cannot be written to: choose another --run-dir")
         self._events = self._open("events.jsonl")
         self._logs: dict[int, BinaryIO | None] = {}
         self._link_latest()
@@ -88,7 +91,10 @@ class RunDir:
         if file is None:
             return
         try:
-            file.write(data)
+            written = file.write(data)
+            if written < len(data):  # the disk is full: no half lines
+                os.ftruncate(file.fileno(), os.fstat(file.fileno()).st_size - written)
+                self._tell(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         except OSError as error:
             self._tell(error)
 

@@ -14,19 +14,22 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from relume.agent.arena import Arena
 from relume.agent.fence import is_fenced, is_stopped, kill_group
+from relume.agent.guard import Guard
 from relume.agent.incidents import IncidentDesk
 from relume.agent.output import Terminal
 from relume.agent.rundir import RunDir
 from relume.agent.settings import EXIT_CODES, Settings
 from relume.agent.spawn import AGENT_VARIABLE, Spawner, environment
 from relume.agent.status import StatusServer
-from relume.agent.worker import Worker, cause_of_exit, oom_kills, raised_cause
+from relume.agent.worker import Worker, cause_of_exit, hung_cause, oom_kills, raised_cause
+from relume.arena.progress import STACK_SIGNAL
 from relume.core import events as core
 from relume.core.coordinator import Coordinator, Limits, State
 from relume.core.detect import Sample, Watch
@@ -35,6 +38,9 @@ from relume.wire import events, messages
 
 TICK_S = 0.2
 FENCE_POLL_S = 0.0005
+STACK_WAIT_S = 0.3
+BLIND_S = 2.0
+"""A tick that comes this late means that the agent was stopped itself (a paused container), and the workers with it."""
 LAST_WORDS_S = 5.0
 """A worker whose script raised has this long for its own clean-up; it writes nothing in the arena meanwhile."""
 
@@ -73,16 +79,23 @@ class Supervisor:
         self._over = asyncio.Event()
         self._interrupts = 0
         self._burners: list[subprocess.Popen[bytes]] = []
-        self._guardian: subprocess.Popen[bytes] | None = None
+        self._guard: Guard | None = None
         self._oom_kills = oom_kills()
         self._started_s = time.monotonic()
         self._moved: dict[int, int] = {}
+        self._facts: dict[str, Any] = {
+            "run": settings.run_id,
+            "command": list(settings.command),
+            "workers": settings.workers,
+            "threads": settings.threads,
+        }
 
     # The run ------------------------------------------------------------------------------------------------
 
     async def run(self) -> Result:
         """Start the workers and serve them until the run is over."""
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._on_defect)
         settings = self._settings
         server = StatusServer(settings.run_id, self._status)
         ticker: asyncio.Task[None] | None = None
@@ -92,10 +105,11 @@ class Supervisor:
             started = events.RunStarted(settings.run_id, os.getpid(), settings.workers, tuple(settings.command))
             self._event(started)
             server.start(self._loop)
-            self._start_guardian()
+            self._guard = Guard(settings.run_dir)
             for rank in range(settings.workers):
                 self._start_worker(rank)
             ticker = asyncio.create_task(self._tick())
+            ticker.add_done_callback(self._on_ticker_end)
             await self._over.wait()
         finally:
             if ticker is not None:
@@ -113,6 +127,17 @@ class Supervisor:
         if self._result is None:
             self._result = Result(outcome, reason, EXIT_CODES[outcome])
             self._over.set()
+
+    def _on_defect(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An exception in a callback: half an event was dealt with, so nothing after it could be trusted."""
+        del loop
+        error = context.get("exception")
+        self._terminal.say("".join(traceback.format_exception(error)) if error else str(context.get("message")))
+        self._end("internal", f"the agent failed, which is a defect in relume: {error or context.get('message')}")
+
+    def _on_ticker_end(self, ticker: asyncio.Task[None]) -> None:
+        if not ticker.cancelled() and ticker.exception() is not None:
+            self._on_defect(self._loop, {"exception": ticker.exception()})
 
     def _interrupt(self, number: int) -> None:
         self._interrupts += 1
@@ -152,11 +177,8 @@ class Supervisor:
         for burner in self._burners:
             burner.kill()
             burner.wait()
-        if self._guardian is not None and self._guardian.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._guardian.stdin.write(b"done\n")
-                self._guardian.stdin.close()
-            self._guardian.wait()
+        if self._guard is not None:
+            self._guard.close()
 
     def _running(self) -> list[Worker]:
         return [worker for worker in self._workers.values() if worker.wait_status is None]
@@ -167,12 +189,6 @@ class Supervisor:
             await asyncio.sleep(0.01)
 
     # Starting -----------------------------------------------------------------------------------------------
-
-    def _start_guardian(self) -> None:
-        command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("guardian.py")), str(os.getpid())]
-        self._guardian = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
-        )
 
     def _start_worker(self, rank: int) -> None:
         settings = self._settings
@@ -192,10 +208,8 @@ class Supervisor:
         theirs.close()
         worker = Worker(rank, started.pid, os.pidfd_open(started.pid), ours, {started.out: "out", started.err: "err"})
         self._workers[rank] = worker
-        if self._guardian is not None and self._guardian.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._guardian.stdin.write(f"{started.pid}\n".encode())
-                self._guardian.stdin.flush()
+        if self._guard is not None:
+            self._guard.watch(rank, started.pid)
         self._loop.add_reader(worker.pidfd, self._on_exit, worker)
         self._loop.add_reader(ours, self._on_message, worker)
         for descriptor in worker.pipes:
@@ -221,6 +235,8 @@ class Supervisor:
         self._dir.output(worker.rank, data)
         if stream == "err":
             worker.tail.extend(data.splitlines())
+            if worker.stack is not None:
+                worker.stack += data
         self._terminal.feed(worker.rank, stream, data)
 
     def _drain(self, worker: Worker) -> None:
@@ -257,8 +273,8 @@ class Supervisor:
             if message.protocol != messages.PROTOCOL:
                 text = f"it speaks protocol {message.protocol}, this agent {messages.PROTOCOL}: two versions of relume?"
                 self._tell(core.Lost(rank, core.Cause("protocol", text)))
-            if rank == 0:
-                self._record(message.profile)
+            if "numerics" not in self._facts:
+                self._record(numerics=message.profile)
         elif isinstance(message, messages.Join):
             worker.total, worker.joined = message.total, True
             self._tell(core.Joined(rank, message.terms, message.shape))
@@ -291,6 +307,10 @@ class Supervisor:
             self._tell(core.Lost(worker.rank, cause_of_exit(worker, status, self._oom_kills)))
         self._fenced(worker)
         self._desk.flush()
+        if self._guard is not None:
+            self._guard.gone(worker.pid)
+        self._loop.remove_reader(worker.connection)
+        worker.close_link()  # a hundred recoveries leave descriptors where they were (scenario 13)
 
     def _on_message_rest(self, worker: Worker) -> None:
         """Read what the worker had sent before it died (its traceback, most of all)."""
@@ -301,7 +321,10 @@ class Supervisor:
 
     async def _tick(self) -> None:
         while True:
+            slept_s = time.monotonic()
             await asyncio.sleep(TICK_S)
+            if time.monotonic() - slept_s > BLIND_S:
+                self._watch = Watch(self._settings.hang_timeout_s)  # time that nobody watched is held against nobody
             moments = {rank: self._arena.moment(rank) for rank, w in self._workers.items() if w.wait_status is None}
             samples = []
             for rank, moment in moments.items():
@@ -315,8 +338,24 @@ class Supervisor:
                 samples.append(sample)
                 self._tell(core.Progress(rank, moment.step))
             for rank, cause in self._watch.look(samples, time.monotonic()):
-                self._tell(core.Lost(rank, cause))
+                self._accuse(self._workers[rank], cause)
             self._tell(core.Tick())
+
+    def _accuse(self, worker: Worker, cause: core.Cause) -> None:
+        """A worker that hangs shows its main thread's stack before it is fenced (scenario 2)."""
+        if cause.kind != "hung":
+            self._tell(core.Lost(worker.rank, cause))
+        elif worker.stack is None:
+            worker.stack = bytearray()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker.pid, STACK_SIGNAL)
+            self._loop.call_later(STACK_WAIT_S, self._convict, worker, cause)
+
+    def _convict(self, worker: Worker, cause: core.Cause) -> None:
+        stack, worker.stack = worker.stack, None
+        if self._watch.idle_s(worker.rank, time.monotonic()) < self._settings.hang_timeout_s:
+            return  # it moves again
+        self._tell(core.Lost(worker.rank, hung_cause(cause, bytes(stack or b"").decode(errors="replace"))))
 
     # What is done about it --------------------------------------------------------------------------------------
 
@@ -362,7 +401,7 @@ class Supervisor:
             self._loop.call_soon(self._tell, core.NoMemory(str(error)))
             return
         self._event(events.ArenaReserved(size, shape.gradient_bytes, shape.shards))
-        self._record_shards(shape)
+        self._record(shards=shape.shards, steps=self._steps(), gradient_bytes=shape.gradient_bytes)
         self._loop.call_soon(self._tell, core.Reserved())
 
     def _fence(self, worker: Worker) -> None:
@@ -406,19 +445,8 @@ class Supervisor:
     def _trouble(self, text: str) -> None:
         self._terminal.say(text)
 
-    def _record(self, profile: dict[str, str]) -> None:
-        self._facts = {
-            "run": self._settings.run_id,
-            "command": list(self._settings.command),
-            "workers": self._settings.workers,
-            "threads": self._settings.threads,
-            "numerics": profile,
-        }
-        self._dir.record(self._facts)
-
-    def _record_shards(self, shape: messages.Shape) -> None:
-        known = {"shards": shape.shards, "steps": self._steps(), "gradient_bytes": shape.gradient_bytes}
-        self._facts = {**getattr(self, "_facts", {}), **known}
+    def _record(self, **facts: object) -> None:
+        self._facts.update(facts)
         self._dir.record(self._facts)
 
     def _steps(self) -> int:

@@ -1,4 +1,7 @@
-"""One worker as its agent sees it: process, socket, output, and what is held against it."""
+"""One worker as its agent sees it: process, socket, output, and what is held against it.
+
+`stack` collects what a worker says to STACK_SIGNAL while it is suspected to hang.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,7 @@ class Worker:
     self_fenced: bool = False
     fenced: bool = False
     resident_bytes: int = 0
+    stack: bytearray | None = None
 
     def send(self, message: ToWorker) -> bool:
         """Send `message` without ever blocking; False if the worker takes nothing any more."""
@@ -63,10 +67,17 @@ class Worker:
             pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
             self.resident_bytes = pages * os.sysconf("SC_PAGESIZE")
 
+    def close_link(self) -> None:
+        """Close what nothing comes from any more once the process is waited for."""
+        self.connection.close()
+        pidfd, self.pidfd = self.pidfd, -1
+        if pidfd >= 0:
+            os.close(pidfd)
+
     def close(self) -> None:
         """Close every descriptor."""
-        self.connection.close()
-        for descriptor in (self.pidfd, *self.pipes):
+        self.close_link()
+        for descriptor in self.pipes:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
         self.pipes.clear()
@@ -104,6 +115,15 @@ def cause_of_exit(worker: Worker, status: int, oom_kills_before: int) -> Cause:
 def raised_cause(raised: Raised) -> Cause:
     """Return the cause for a script that raised."""
     return Cause("raised", f"its script raised {raised.error} at {raised.where}", {"where": raised.where})
+
+
+def hung_cause(cause: Cause, stack: str) -> Cause:
+    """Return the cause for a worker that hangs, with its main thread's stack (scenario 2)."""
+    frames = [line.strip() for line in stack.splitlines() if line.strip().startswith("File ")]
+    if not frames:
+        text = "it showed no stack: its main thread does not come back from the kernel"
+        return Cause(cause.kind, cause.text, {**cause.evidence, "stack": text})
+    return Cause(cause.kind, f"{cause.text}, at {frames[0]}", {**cause.evidence, "stack": stack[-8000:]})
 
 
 def _signal_name(number: int) -> str:

@@ -37,6 +37,9 @@ _CODE = {name: code for code, name in enumerate(PHASES)}
 _COUNTER, _PHASE, _STEP, _SHARD, _SINCE, _TAKEN, _PID, _KILLED = range(8)
 NO_SHARD = -1
 
+STACK_SIGNAL: Final = 43
+"""On this signal (SIGRTMIN+9) a worker writes its main thread's stack to standard error, whatever it is stuck in."""
+
 
 @dataclass(frozen=True, slots=True)
 class Moment:

@@ -46,8 +46,9 @@ from relume.core.events import (
     Reserved,
     Tick,
 )
-from relume.core.plan import replan
-from relume.wire.messages import Ballot, View
+from relume.core.plan import Moved, replan
+from relume.errors import ConfigError
+from relume.wire.messages import Ballot, Shape, View
 
 
 class State(Enum):
@@ -76,20 +77,30 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of the coordinator's own waits, in seconds; all derive from one knob (scenario 12)."""
+    """Bounds of all waits for a worker, in seconds; they derive from one knob and are ordered (scenario 12).
 
+    A ballot is over well before those who wait for it could look hung themselves; `core.detect` watches by `hang_s`.
+    """
+
+    hang_s: float
     start_s: float
     promise_s: float
 
+    def __post_init__(self) -> None:
+        if not 0.0 < self.promise_s < self.hang_s < self.start_s < float("inf"):
+            order = f"promise {self.promise_s:g} s < hang {self.hang_s:g} s < start {self.start_s:g} s"
+            raise ConfigError(f"time limits have to be ordered and finite: {order}. Give --hang-timeout alone")
+
     @classmethod
     def derive(cls, hang_timeout_s: float) -> Limits:
-        """Return limits that are ordered for a given `--hang-timeout`."""
-        return cls(start_s=2 * hang_timeout_s, promise_s=min(10.0, hang_timeout_s))
+        """Return limits that are ordered for a given `--hang-timeout`. Raises `ConfigError` if that cannot be."""
+        return cls(hang_s=hang_timeout_s, start_s=2 * hang_timeout_s, promise_s=min(10.0, hang_timeout_s / 2))
 
 
 @dataclass(slots=True)
 class _Member:
     joined: Joined | None = None
+    joined_s: float = 0.0
     cause: Cause | None = None
     lost_s: float = 0.0
     fenced_s: float | None = None
@@ -116,8 +127,7 @@ class Coordinator:
     ballot: Ballot = views.NONE
     _members: dict[int, _Member] = field(default_factory=dict)
     _reserved: bool = False
-    _reserving: bool = False
-    _started_s: float | None = None
+    _shape: Shape | None = None
     _ballot_s: float = 0.0
     _promised_s: float = 0.0
     _open: list[int] = field(default_factory=list)
@@ -129,8 +139,6 @@ class Coordinator:
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Return what to do about `event`, in order. `now` is in seconds of any monotonic clock."""
-        if self._started_s is None:
-            self._started_s = now
         self._out = []
         row = TRANSITIONS.get((self.state, type(event)))
         if row is not None:
@@ -147,9 +155,11 @@ class Coordinator:
         member = self._members[event.rank]
         if not member.alive:
             return
+        if member.joined is None:
+            member.joined_s = now
         member.joined = event
-        if not self._reserving:
-            self._reserving = True
+        if self._shape is None:
+            self._shape = event.shape
             self._out.append(Reserve(event.shape))
         self._form(now)
 
@@ -166,44 +176,36 @@ class Coordinator:
         alive = self.alive()
         fenced = all(m.fenced_s is not None for m in self._members.values() if not m.alive)
         joined = {rank: j for rank in alive if (j := self._members[rank].joined) is not None}
-        if not alive:
-            self._end_without_members()
-        if not alive or not fenced or len(joined) < len(alive) or not self._reserved:
+        if self._end_if_too_few(alive):
             return
-        if len(alive) < self.min_workers:
-            self._end(Outcome.TOO_FEW, f"{len(alive)} workers are left and --min-workers is {self.min_workers}")
+        if not fenced or len(joined) < len(alive) or not self._reserved or self._shape is None:
             return
-        difference = _disagreement({rank: join.terms for rank, join in joined.items()})
+        difference = _disagreement(joined, self._shape)
         if difference:
             self._end(Outcome.DIVERGED, difference)
             return
-        shards = joined[alive[0]].shape.shards
-        self.view = views.first(self.epoch, alive, shards)
+        self.view = views.first(self.epoch, alive, self._shape.shards)
         self.ballot = self.view.number
         self.state = State.STEADY
         for rank in alive:
             self._out.append(InstallView(rank, self.view))
-        self._report(now, now, {})
+        self._report({}, promised_s=now, installed_s=now)
 
     def _lost_forming(self, event: Lost, now: float) -> None:
         if self._condemn(event, now):
             self._form(now)
 
     def _fenced_forming(self, event: Fenced, now: float) -> None:
-        self._members[event.rank].fenced_s = now
+        self._note_fence(event.rank, now)
         self._form(now)
 
     def _exited_forming(self, event: Exited, now: float) -> None:
         member = self._members[event.rank]
-        if member.exited:
+        if not member.alive:
             return
         member.exited = True
-        member.fenced_s = now
-        if not self.alive():
-            self._end_without_members()
-            return
         member.cause = Cause("left_early", "its script ended without calling run.steps()")
-        member.lost_s = now
+        member.lost_s = member.fenced_s = now
         self._open.append(event.rank)
         self._form(now)
 
@@ -223,14 +225,15 @@ class Coordinator:
         self._out.append(Fence(event.rank))
         return True
 
+    def _note_fence(self, rank: int, now: float) -> None:
+        """Only who is out can be fenced, and only once: the first word of it is the time that counts."""
+        member = self._members[rank]
+        if not member.alive and member.fenced_s is None:
+            member.fenced_s = now
+
     def _call_ballot(self, now: float) -> None:
         survivors = self.alive()
-        if len(survivors) < self.min_workers:
-            if survivors:
-                reason = f"{len(survivors)} workers are left and --min-workers is {self.min_workers}"
-                self._end(Outcome.TOO_FEW, reason)
-            else:
-                self._end_without_members()
+        if self._end_if_too_few(survivors):
             return
         self.state = State.BALLOT
         self.ballot = (self.epoch, self.ballot[1] + 1)
@@ -239,7 +242,7 @@ class Coordinator:
             self._out.append(AskPromise(rank, self.ballot))
 
     def _fenced(self, event: Fenced, now: float) -> None:
-        self._members[event.rank].fenced_s = now
+        self._note_fence(event.rank, now)
         self._count(now)
 
     def _pledged(self, event: Pledged, now: float) -> None:
@@ -265,10 +268,11 @@ class Coordinator:
         self.state = State.STEADY
         for rank in self.view.members:
             self._out.append(InstallView(rank, self.view))
-        self._report(self._promised_s, now, dict(plan.moved))
+        self._report(plan.moved, promised_s=self._promised_s, installed_s=now)
         self._close_if_done(now)
 
-    def _report(self, promised_s: float, installed_s: float, moved: dict[int, int]) -> None:
+    def _report(self, moved: Moved, *, promised_s: float, installed_s: float) -> None:
+        """Tell of every loss since the last view; both times are 0.0 where no view followed."""
         for rank in self._open:
             member = self._members[rank]
             assert member.cause is not None
@@ -278,7 +282,7 @@ class Coordinator:
                     cause=member.cause,
                     ballot=self.ballot,
                     step=self.view.step if self.view else -1,
-                    moved=moved,
+                    moved=dict(moved.get(rank, {})),
                     lost_s=member.lost_s,
                     fenced_s=member.fenced_s if member.fenced_s is not None else member.lost_s,
                     promised_s=promised_s,
@@ -329,7 +333,8 @@ class Coordinator:
 
     def _exited_closed(self, event: Exited, now: float) -> None:
         del now
-        self._members[event.rank].exited = True
+        member = self._members[event.rank]
+        member.exited = member.exited or member.alive
         self._end_if_gone()
 
     def _lost_closed(self, event: Lost, now: float) -> None:
@@ -337,10 +342,10 @@ class Coordinator:
         if not member.alive or member.exited:
             return
         self._condemn(event, now)
-        self._report(now, now, {})
+        self._report({}, promised_s=now, installed_s=now)
 
     def _fenced_closed(self, event: Fenced, now: float) -> None:
-        self._members[event.rank].fenced_s = now
+        self._note_fence(event.rank, now)
         self._end_if_gone()
 
     def _end_if_gone(self) -> None:
@@ -357,24 +362,36 @@ class Coordinator:
             reason = f"every step is done, but worker {self.view.main} (main) was lost in what the script does after: "
             self._end(Outcome.TAIL_LOST, reason + text)
 
+    def _end_if_too_few(self, survivors: list[int]) -> bool:
+        """End the run if nobody is left, or fewer than it may go on with (scenario 17)."""
+        if not survivors:
+            self._end_without_members()
+        elif len(survivors) < self.min_workers:
+            left = "1 worker is" if len(survivors) == 1 else f"{len(survivors)} workers are"
+            causes = [m.cause for m in self._members.values() if m.cause is not None]
+            self._end(Outcome.TOO_FEW, f"{left} left and --min-workers is {self.min_workers}: {_listing(causes)}")
+        else:
+            return False
+        return True
+
     def _end_without_members(self) -> None:
-        causes = {rank: m.cause for rank, m in self._members.items() if m.cause is not None}
-        if not causes or all(cause.kind == "left_early" for cause in causes.values()):
+        causes = [m.cause for m in self._members.values() if m.cause is not None]
+        if self.view is None and all(cause.kind == "left_early" for cause in causes):
             reason = "the script ended without calling run.steps(): relume.init(), run.protect(...), "
+            self._open = []  # one mistake in a script, and no incident of any worker
             self._end(Outcome.NO_STEPS, reason + "then loop `for step in run.steps(data, total=...)`")
             return
-        texts = Counter(cause.text for cause in causes.values())
-        raised = [cause for cause in causes.values() if cause.kind in {"raised", "exit_code"}]
-        if raised and self._members and max(self._members.values(), key=lambda m: m.lost_s).cause in raised:
+        raised = [cause for cause in causes if cause.kind in {"raised", "exit_code"}]
+        if raised and max(self._members.values(), key=lambda m: m.lost_s).cause in raised:
             text, times = Counter(cause.text for cause in raised).most_common(1)[0]
             everywhere = f"all {times} workers" if times == self.workers else f"{times} of {self.workers} workers"
             self._end(Outcome.SCRIPT_FAILED, f"the script failed in {everywhere}: {text}")
             return
-        listing = "; ".join(f"{text} ({times}x)" for text, times in texts.most_common())
-        self._end(Outcome.ALL_LOST, f"no worker is left: {listing}")
+        self._end(Outcome.ALL_LOST, f"no worker is left: {_listing(causes)}")
 
     def _end(self, outcome: Outcome, reason: str) -> None:
         self.state = State.ENDED
+        self._report({}, promised_s=0.0, installed_s=0.0)
         self._out.append(EndRun(outcome.value, reason))
 
     # Time ---------------------------------------------------------------------------------------------------
@@ -382,8 +399,8 @@ class Coordinator:
     def _tick_forming(self, event: Tick, now: float) -> None:
         """A worker that never reaches its first step does not hold the others for ever (Invariant 6)."""
         del event
-        joined = [m for m in self._members.values() if m.joined is not None]
-        if not joined or self._started_s is None or now - self._started_s < self.limits.start_s:
+        joined = [m.joined_s for m in self._members.values() if m.alive and m.joined is not None]
+        if not joined or now - min(joined) < self.limits.start_s:
             return
         for rank in self.alive():
             if self._members[rank].joined is None:
@@ -402,12 +419,19 @@ class Coordinator:
             self._call_ballot(now)
 
 
-def _disagreement(terms: dict[int, tuple[str, ...]]) -> str | None:
+def _listing(causes: list[Cause]) -> str:
+    """Return the causes in one line, the most frequent first."""
+    return "; ".join(f"{text} ({times}x)" for text, times in Counter(c.text for c in causes).most_common())
+
+
+def _disagreement(joined: dict[int, Joined], reserved: Shape) -> str | None:
     """Say in one sentence how workers differ in what must be equal, or return None."""
+    terms = {rank: join.terms for rank, join in joined.items()}
     ranks = sorted(terms)
     counts = Counter(terms.values())
     if len(counts) == 1:
-        return None
+        odd = next((rank for rank in ranks if joined[rank].shape != reserved), None)
+        return None if odd is None else f"worker {odd} needs {joined[odd].shape}, and the arena was made for {reserved}"
     usual, _ = counts.most_common(1)[0]
     odd = next(rank for rank in ranks if terms[rank] != usual)
     like = next(rank for rank in ranks if terms[rank] == usual)

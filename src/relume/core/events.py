@@ -160,7 +160,11 @@ class CloseRun:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """One loss, once it is dealt with. Times are the core's `now`, in seconds."""
+    """One loss, once it is dealt with. Times are the core's `now`, in seconds.
+
+    `moved` maps each of its shards that is computed again to its heir. `promised_s` and `installed_s` are 0.0 where
+    no view followed, because the run ended instead.
+    """
 
     rank: int
     cause: Cause

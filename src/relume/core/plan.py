@@ -28,12 +28,16 @@ class Inventory:
     sealed: Mapping[int, Collection[Range]]
 
 
+Moved = Mapping[int, Mapping[int, int]]
+"""By the rank that is gone: its shards that somebody has to compute again, and who that is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The next view, and the shards that had to move because their worker is gone."""
 
     view: View
-    moved: Mapping[int, int]
+    moved: Moved
 
 
 def replan(old: View, number: Ballot, survivors: Sequence[int], inventory: Inventory) -> Plan:
@@ -46,13 +50,14 @@ def replan(old: View, number: Ballot, survivors: Sequence[int], inventory: Inven
         kept = {rank: list(shards_of(old, rank, step)) for rank in old.members}
     else:
         kept = {rank: list(shards) for rank, shards in zip(old.members, old.assigned, strict=True)}
-    lost = [shard for rank in old.members if rank not in alive for shard in kept[rank] if shard not in standing]
+    lost = {shard: rank for rank in old.members if rank not in alive for shard in kept[rank] if shard not in standing}
     assigned = {rank: kept[rank] for rank in alive}
     load = {rank: sum(shard not in standing for shard in assigned[rank]) for rank in alive}
-    moved: dict[int, int] = {}
+    moved: dict[int, dict[int, int]] = {}
     for heir, shards in _bequeath(sorted(lost), load).items():
         assigned[heir] += shards
-        moved.update(dict.fromkeys(shards, heir))
+        for shard in shards:
+            moved.setdefault(lost[shard], {})[shard] = heir
     view = View(
         number=number,
         members=alive,

@@ -1,4 +1,4 @@
-"""Is a run live, over, or neither: an agent that was killed writes no last line, so its silence has to be told apart."""
+"""Is a run live, over, or neither? An agent that was killed writes no last line: its silence has to be told apart."""
 
 from __future__ import annotations
 

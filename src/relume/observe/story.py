@@ -67,6 +67,8 @@ class Story:
     def script(self) -> str:
         """What was started, without the interpreter in front of it."""
         words = list(self.started.command) if self.started else []
-        while words and (words[0].startswith("-") and words[0] != "-m" or "python" in words[0].rpartition("/")[2]):
-            words.pop(0)
+        if words and "python" in words[0].rpartition("/")[2]:
+            del words[0]
+        if words and words[0] == "-u":
+            del words[0]
         return " ".join(words)

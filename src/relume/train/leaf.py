@@ -8,7 +8,8 @@ backward counts by its own weight. Gradients are never accumulated into preset z
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -34,7 +35,7 @@ class LeafCatcher:
         self._collecting = False
         self._plain = False
         self._samples: int | None = None
-        self.ignoring = False
+        self._ignoring = False
         self._handles: list[RemovableHandle] = [
             parameter.register_post_accumulate_grad_hook(self._hook(index))
             for index, (_, parameter) in enumerate(parameters)
@@ -99,6 +100,15 @@ class LeafCatcher:
         for parameter in self._parameters:
             parameter.grad = None
 
+    @contextlib.contextmanager
+    def ignoring(self) -> Iterator[None]:
+        """Let every backward be: `.grad` accumulates as without relume."""
+        self._ignoring = True
+        try:
+            yield
+        finally:
+            self._ignoring = False
+
     def remove(self) -> None:
         """Take the hooks off."""
         for handle in self._handles:
@@ -106,7 +116,7 @@ class LeafCatcher:
 
     def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
         def caught(parameter: torch.Tensor) -> None:
-            if self.ignoring:
+            if self._ignoring:
                 return
             views = self._views
             if self._collecting:

@@ -17,6 +17,7 @@ from typing import Any
 
 from relume.errors import ConfigError, ProtectError, StepError, UsageError
 from relume.train import numerics, rng, seat
+from relume.train.aside import aside
 from relume.train.loop import Loop
 from relume.train.protect import Protected
 from relume.train.refuse import guard_optimizers
@@ -124,31 +125,11 @@ class Run:
         """Do something between steps that must not change training: evaluation, sampling, printing pictures.
 
         Random numbers, buffers, gradients and `training` flags are put back afterwards, so that it may run on one
-        worker only. It may take as long as it likes: progress is not watched inside. `label` is shown in `status`.
+        worker only. It may take as long as it likes: progress is not watched inside. `label` says what for.
         """
         self._check_current()
-        del label
-        progress, loop = self.seat.progress, self._loop
-        phase, state = progress.phase, rng.capture()
-        modules = [m for root in self.protected.modules.values() for m in root.modules()]
-        modes = [m.training for m in modules]
-        gradients = [parameter.grad for parameter in loop.parameters] if loop else []
-        buffers = loop.state.snapshot() if loop else []
-        if loop:
-            loop.catcher.ignoring = True
-        progress.enter("aside")
-        try:
+        with aside(self, self._loop, label):
             yield
-        finally:
-            progress.enter(phase)
-            rng.restore(state)
-            for module, mode in zip(modules, modes, strict=True):
-                module.training = mode
-            if loop:
-                loop.catcher.ignoring = False
-                loop.state.put_back(buffers)
-                for parameter, gradient in zip(loop.parameters, gradients, strict=True):
-                    parameter.grad = gradient
 
     @property
     def in_step(self) -> bool:

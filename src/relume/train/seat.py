@@ -7,6 +7,7 @@ Under `relume run` it is made from what the agent passed on (descriptors, named 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import socket
 from dataclasses import dataclass
@@ -86,6 +87,7 @@ def from_environment(profile: dict[str, str]) -> Seat | None:
     _close_in_children([connection, control_fd, data, *bells])
     link.send(Hello(rank, os.getpid(), PROTOCOL, profile))
     link.start()
+    faulthandler.register(progress.STACK_SIGNAL, file=2, all_threads=False)
     return seat
 
 

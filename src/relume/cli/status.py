@@ -1,0 +1,60 @@
+"""`relume status`: how a live run stands, or how a finished one ended."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from relume.observe.find import LATEST, find_run
+from relume.observe.live import OVER, follow
+from relume.observe.observer import Observer
+from relume.observe.report import as_json, as_text
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser."""
+    result = argparse.ArgumentParser(
+        prog="relume status",
+        description="Show a live run, or how a finished one ended.",
+        epilog="exit codes: 0 the run is told, however it stands; 2 there is no such run",
+        allow_abbrev=False,
+    )
+    add = result.add_argument
+    add("run", nargs="?", default=LATEST, metavar="RUN", help="a run's id or its folder (default: the latest)")
+    add(
+        "--run-dir-root",
+        type=Path,
+        default=Path("relume-runs"),
+        metavar="DIR",
+        help="where the folders of runs are (default ./relume-runs)",
+    )
+    how = result.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="print one JSON object")
+    how.add_argument("--watch", action="store_true", help="go on showing it until it ends (Ctrl-C leaves it running)")
+    return result
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `relume status`; return the exit code."""
+    options = parser().parse_args(argv)
+    observer = Observer(find_run(options.run, options.run_dir_root))
+    console = Console()
+    try:
+        snapshot = observer.look()
+        if options.json:
+            print(json.dumps(as_json(snapshot)))
+            return 0
+        if options.watch and snapshot.standing not in OVER:
+            snapshot = follow(observer, console)
+            console.print()
+        for line in as_text(snapshot):
+            console.print(line, soft_wrap=True)
+    except KeyboardInterrupt:
+        console.print("stopped watching; the run goes on", style="dim")
+    finally:
+        observer.close()
+    return 0

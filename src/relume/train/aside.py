@@ -1,0 +1,57 @@
+"""`with run.aside(...)`: whatever happens inside leaves no trace in training.
+
+That is what lets one worker alone evaluate, sample or draw pictures: random numbers, buffers, gradients and `training`
+flags are as before when it ends. Progress is not watched inside, so that it may take as long as it likes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from relume.train import rng
+
+if TYPE_CHECKING:
+    from relume.train.loop import Loop
+    from relume.train.run import Run
+
+
+@contextlib.contextmanager
+def aside(run: Run, loop: Loop | None, label: str) -> Iterator[None]:
+    """Run the block aside; `label` names it in reports."""
+    del label  # for whoever reads the script
+    progress = run.seat.progress
+    phase, state = progress.phase, rng.capture()
+    modules = [module for root in run.protected.modules.values() for module in root.modules()]
+    modes = [module.training for module in modules]
+    put_back = _hold(loop) if loop is not None else None
+    progress.enter("aside")
+    try:
+        yield
+    finally:
+        progress.enter(phase)
+        rng.restore(state)
+        for module, mode in zip(modules, modes, strict=True):
+            module.training = mode
+        if put_back is not None:
+            put_back.close()
+
+
+def _hold(loop: Loop) -> contextlib.ExitStack:
+    """Let backward be, and return what puts gradients and buffers back."""
+    stack = contextlib.ExitStack()
+    stack.enter_context(loop.catcher.ignoring())
+    stack.callback(loop.state.put_back, loop.state.snapshot())
+    for parameter in loop.parameters:
+        gradient = parameter.grad
+        stack.callback(_put_back, parameter, gradient, None if gradient is None else gradient.clone())
+    return stack
+
+
+def _put_back(parameter: torch.Tensor, gradient: torch.Tensor | None, content: torch.Tensor | None) -> None:
+    parameter.grad = gradient
+    if gradient is not None and content is not None:
+        gradient.copy_(content)  # a backward has added to it in place
