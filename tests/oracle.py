@@ -86,8 +86,8 @@ class Leaf:
 class Collector:
     """The oracle's tape.
 
-    Plain backwards accumulate in `.grad` as ever, and the whole counts for the shard's number of samples. A weighted one
-    is taken by itself, from `.grad = None`, times its weight.
+    Plain backwards accumulate in `.grad` as ever, and the whole counts for the shard's number of samples. A weighted
+    one is taken by itself, from `.grad = None`, times its weight.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], samples: int | None, number: int) -> None:

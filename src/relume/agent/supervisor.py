@@ -29,7 +29,7 @@ from relume.agent.settings import EXIT_CODES, Settings
 from relume.agent.spawn import AGENT_VARIABLE, Spawner, environment
 from relume.agent.status import StatusServer
 from relume.agent.worker import Worker, cause_of_exit, hung_cause, oom_kills, raised_cause
-from relume.arena.progress import STACK_SIGNAL
+from relume.arena.progress import STACK_SIGNAL, Moment
 from relume.core import events as core
 from relume.core.coordinator import Coordinator, Limits, State
 from relume.core.detect import Sample, Watch
@@ -39,6 +39,7 @@ from relume.wire import events, messages
 TICK_S = 0.2
 FENCE_POLL_S = 0.0005
 STACK_WAIT_S = 0.3
+IDLE_S = 1.0
 BLIND_S = 2.0
 """A tick that comes this late means that the agent was stopped itself (a paused container), and the workers with it."""
 LAST_WORDS_S = 5.0
@@ -330,16 +331,21 @@ class Supervisor:
             for rank, moment in moments.items():
                 worker = self._workers[rank]
                 worker.sample_memory()
-                if not worker.joined or worker.condemned:
-                    continue
-                idle = self._watch.idle_s(rank, time.monotonic()) > 1.0
-                stopped = idle and is_stopped(worker.pid)
-                sample = Sample(rank, moment.counter, moment.phase, moment.step, moment.shard, stopped)
-                samples.append(sample)
-                self._tell(core.Progress(rank, moment.step))
+                if worker.joined and not worker.condemned:
+                    samples.append(self._look_at(worker, moment))
             for rank, cause in self._watch.look(samples, time.monotonic()):
                 self._accuse(self._workers[rank], cause)
             self._tell(core.Tick())
+
+    def _look_at(self, worker: Worker, moment: Moment) -> Sample:
+        idle_s = self._watch.idle_s(worker.rank, time.monotonic())
+        if moment.left and idle_s > LAST_WORDS_S:  # by a `break`: had its script raised, it would have said so by now
+            self._tell(core.Done(worker.rank, moment.taken + 1))
+        begun = moment.step - (moment.phase in {"between", "aside", "tail"})
+        self._tell(core.Progress(worker.rank, begun))
+        phase = "tail" if moment.left else moment.phase
+        stopped = idle_s > IDLE_S and is_stopped(worker.pid)
+        return Sample(worker.rank, moment.counter, phase, moment.step, moment.shard, stopped)
 
     def _accuse(self, worker: Worker, cause: core.Cause) -> None:
         """A worker that hangs shows its main thread's stack before it is fenced (scenario 2)."""

@@ -34,7 +34,7 @@ PHASES: Final = (
     "tail",
 )
 _CODE = {name: code for code, name in enumerate(PHASES)}
-_COUNTER, _PHASE, _STEP, _SHARD, _SINCE, _TAKEN, _PID, _KILLED = range(8)
+_COUNTER, _PHASE, _STEP, _SHARD, _SINCE, _TAKEN, _PID, _KILLED, _LEFT = range(9)
 NO_SHARD = -1
 
 STACK_SIGNAL: Final = 43
@@ -43,7 +43,10 @@ STACK_SIGNAL: Final = 43
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A progress block as read. `since_ns` and `killed_ns` (0: not by a trap) are of the monotonic clock."""
+    """A progress block as read. `since_ns` and `killed_ns` (0: not by a trap) are of the monotonic clock.
+
+    `left`: the loop over the steps is left, though its worker may not have said so yet.
+    """
 
     counter: int
     phase: str
@@ -53,17 +56,24 @@ class Moment:
     taken: int
     pid: int
     killed_ns: int
+    left: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Trap:
-    """End this process when `rank` enters `phase` of `step` for the `nth` time. `step` None: in any step."""
+    """End this process at the `nth` moment that `rank` has in `phase` of `step`: on entering it, or at a hook within.
+
+    `step` None: in any step. In `view`, which belongs to no step, `step` is the earliest. With `entry`, moments count
+    only within the entry-th time that the phase is entered in that step (for load to publish: in the worker's entry-th
+    shard), and the trap springs at the phase's end if it has fewer than that, so that it is never missed.
+    """
 
     rank: int
     phase: str
     step: int | None = None
     nth: int = 0
     action: str = "kill"
+    entry: int | None = None
 
 
 def parse_traps(text: str, rank: int) -> list[Trap]:
@@ -83,6 +93,7 @@ def read(words: memoryview, layout: ControlLayout, rank: int) -> Moment:
         taken=words[base + _TAKEN] - 1,
         pid=words[base + _PID],
         killed_ns=words[base + _KILLED],
+        left=bool(words[base + _LEFT]),
     )
 
 
@@ -99,7 +110,10 @@ class Progress:
         self._base = layout.progress(rank)
         self._ring = layout.recorder(rank)
         self._traps = traps
-        self._hits: dict[tuple[str, int], int] = {}
+        self._hits = [0] * len(traps)
+        self._sprung: set[int] = set()
+        self._entered: dict[tuple[int, str], int] = {}
+        self._entered_step = -1
         self._entries = 0
         self.step = -1
         self.phase = "joining"
@@ -109,6 +123,8 @@ class Progress:
 
     def enter(self, phase: str, shard: int = NO_SHARD) -> None:
         """Note that the main thread is now in `phase`; a trap may end the process here."""
+        if self._traps:
+            self._count_entry(phase)
         words, base = self._words, self._base
         now = time.monotonic_ns()
         self.phase = phase
@@ -136,22 +152,42 @@ class Progress:
         """Note that `step` is copied out: its leaves and its result may be overwritten (rule 5)."""
         self._words[self._base + _TAKEN] = step + 1
 
+    def leave_loop(self) -> None:
+        """Note that the script has left its loop over the steps, by a `break` or by an exception that is on its way."""
+        self._words[self._base + _LEFT] = 1
+
     def spring(self, phase: str) -> None:
         """Meet the traps of `phase` without entering it (from hooks, and from the background thread)."""
-        for trap in self._traps:
-            if trap.phase != phase or trap.step not in {None, self.step}:
-                continue
-            key = (phase, self._traps.index(trap))
-            hit = self._hits.get(key, 0)
-            self._hits[key] = hit + 1
-            if hit == trap.nth:
-                self._end(trap)
+        for index, trap in enumerate(self._traps):
+            if trap.phase == phase and self._is_due(trap, self.step):
+                self._hits[index] += 1
+                if self._hits[index] == trap.nth + 1:
+                    self._end(index)
+
+    def _is_due(self, trap: Trap, step: int) -> bool:
+        if trap.step not in {None, step} and not (trap.phase == "view" and (trap.step or 0) <= step):
+            return False
+        return trap.entry is None or trap.entry == self._entered.get((step, trap.phase))
+
+    def _count_entry(self, phase: str) -> None:
+        """End the entry before, with the traps that wanted more moments than it had; count this one, of `phase`."""
+        for index, trap in enumerate(self._traps):
+            begun = trap.entry is not None and trap.phase == self.phase and self._hits[index] > 0
+            if begun and self._is_due(trap, self._entered_step):
+                self._end(index)
+        key = (self.step, phase)
+        self._entered[key] = self._entered.get(key, -1) + 1
+        self._entered_step = self.step
 
     def wants(self, phase: str) -> bool:
         """True if a trap waits in `phase`."""
         return any(trap.phase == phase for trap in self._traps)
 
-    def _end(self, trap: Trap) -> None:
+    def _end(self, index: int) -> None:
+        if index in self._sprung:
+            return
+        self._sprung.add(index)
+        trap = self._traps[index]
         self._words[self._base + _PHASE] = _CODE[trap.phase]  # the background thread's traps have a phase of their own
         self._words[self._base + _KILLED] = time.monotonic_ns()
         if trap.action == "leave" and self.leave is not None:

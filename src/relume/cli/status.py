@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
             snapshot = follow(observer, console)
             console.print()
         for line in as_text(snapshot):
-            console.print(line, soft_wrap=True)
+            console.print(line, soft_wrap=not console.is_terminal)
     except KeyboardInterrupt:
         console.print("stopped watching; the run goes on", style="dim")
     finally:

@@ -10,6 +10,7 @@ from relume.observe.observer import Snapshot
 
 STRIP_MAX = 200
 LOST = "lost"
+GONE = "gone"
 
 _KINDS = {
     "load": "load",
@@ -33,6 +34,7 @@ _LOOKS = {
     "view": ("!", "!", "bold yellow"),
     "other": ("-", "-", "bright_black"),
     LOST: ("✗", "X", "bold red"),
+    GONE: (" ", " ", ""),
 }
 
 
@@ -54,19 +56,19 @@ class Strips:
         self._strips: dict[int, deque[str]] = {}
 
     def look(self, snapshot: Snapshot) -> None:
-        """Add a mark for each worker; a lost one gets a last mark and no more."""
+        """Add a mark for each worker. All strips keep the same time, so a lost worker's goes dark."""
         for worker in snapshot.reply.workers if snapshot.reply is not None else ():
             strip = self._strips.setdefault(worker.rank, deque(maxlen=STRIP_MAX))
             if worker.state == "lost":
-                if not strip or strip[-1] != LOST:
-                    strip.append(LOST)
-            elif worker.state != "starting":
-                strip.append(kind(worker.phase))
+                strip.append(GONE if strip and strip[-1] in {LOST, GONE} else LOST)
+            else:
+                strip.append(GONE if worker.state in {"starting", "ended"} else kind(worker.phase))
 
     def strip(self, rank: int, width: int) -> Text:
-        """Return the newest marks of `rank`, the newest on the right."""
-        text = Text()
-        for mark in list(self._strips.get(rank, ()))[-width:]:
+        """Return the `width` newest marks of `rank`, the newest on the right."""
+        newest = list(self._strips.get(rank, ()))[-width:]
+        text = Text(" " * (width - len(newest)))
+        for mark in newest:
             text.append(self._sign(mark), _LOOKS[mark][2])
         return text
 

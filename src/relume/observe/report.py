@@ -127,8 +127,8 @@ def _facts(snapshot: Snapshot) -> list[Text]:
         shards = f", {plural(story.shards, 'shard')} a step" if story.shards else ""
         since = "from the first step" if story.view.step == 0 else f"since step {story.view.step}"
         facts["view"] = f"{number} {since}: {_named(list(story.view.members))}{shards}"
-    if snapshot.says:
-        facts["output"] = snapshot.says
+    if snapshot.says and reply is not None:
+        facts["prints"] = snapshot.says
     return [Text.assemble("  ", (f"{name:<8}", "dim"), " ", value) for name, value in facts.items()]
 
 

@@ -23,13 +23,16 @@ FRESH_S = 4.0
 _FRAME_LINES = 9
 """Lines that are neither a worker nor an incident."""
 _WORKERS_MIN = 2
+_STATE_WIDTH = 8
+_DOING_WIDTH = 31
+_PID_WIDTH = 12
 
 
 def frame(snapshot: Snapshot, strips: Strips, width: int, height: int) -> RenderableType:
     """Draw `snapshot` into `width` columns and at most `height` lines."""
     room = height - _FRAME_LINES
     rows = max(_WORKERS_MIN, min(len(snapshot.story.pids), room - min(4, len(snapshot.story.incidents) + 1)))
-    parts: list[RenderableType] = [_progress(snapshot, width), Text(), _workers(snapshot, strips, rows, width)]
+    parts: list[RenderableType] = [_progress(snapshot), Text(), _workers(snapshot, strips, rows, width)]
     parts += [strips.legend(), Text(), *_incidents(snapshot, max(1, room - rows))]
     title = Text.assemble((" relume ", "bold"), (f"{snapshot.story.script or snapshot.run} ", ""))
     title.truncate(width - 8, overflow="ellipsis")
@@ -61,14 +64,14 @@ def _subtitle(snapshot: Snapshot, width: int) -> Text | None:
     elif snapshot.standing is Standing.DEAD:
         text = Text(" the agent is gone ", "bold red")
     elif snapshot.says:
-        text = Text(f" {snapshot.main}: {snapshot.says} ", "bright_black")
+        text = Text(f" worker {snapshot.main} prints: {snapshot.says} ", "bright_black")
     else:
         return None
     text.truncate(width - 8, overflow="ellipsis")
     return text
 
 
-def _progress(snapshot: Snapshot, width: int) -> RenderableType:
+def _progress(snapshot: Snapshot) -> RenderableType:
     reply = snapshot.reply
     if reply is not None and reply.state == "forming":
         ready = sum(worker.state == "in" for worker in reply.workers)
@@ -89,30 +92,30 @@ def _progress(snapshot: Snapshot, width: int) -> RenderableType:
     line.add_column(no_wrap=True, justify="right")
     bar = ProgressBar(total=total, completed=min(snapshot.steps, total), complete_style="green", finished_style="green")
     line.add_row(label, bar, figures)
-    del width
     return line
 
 
 def _workers(snapshot: Snapshot, strips: Strips, rows: int, width: int) -> RenderableType:
-    table = Table.grid(padding=(0, 1), expand=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(no_wrap=True, width=8)
-    table.add_column(no_wrap=True, ratio=1)
-    table.add_column(no_wrap=True, width=32 if width < 100 else 44)
     shown = sorted(snapshot.story.pids)[:rows]
+    rank_width = len(str(max(shown, default=0)))
+    pid_width = _PID_WIDTH if width >= 100 else 0
+    strip_width = max(1, width - 4 - rank_width - _STATE_WIDTH - _DOING_WIDTH - pid_width - 4)
+    table = Table.grid(padding=(0, 1))
+    for column_width in (rank_width, _STATE_WIDTH, strip_width, _DOING_WIDTH, pid_width):
+        table.add_column(no_wrap=True, width=column_width)
     told = {worker.rank: worker for worker in snapshot.reply.workers} if snapshot.reply is not None else {}
     for rank in shown:
         incident = snapshot.story.lost.get(rank)
-        pid = f"  pid {snapshot.story.pids[rank]}" if width >= 100 else ""
         table.add_row(
             Text(str(rank), "bold"),
             _state(told.get(rank), incident, snapshot),
-            strips.strip(rank, width),
-            _doing(told.get(rank), incident, snapshot).append(pid, "bright_black"),
+            strips.strip(rank, strip_width),
+            _doing(told.get(rank), incident, snapshot),
+            Text(f"pid {snapshot.story.pids[rank]}" if pid_width else "", "bright_black"),
         )
     hidden = len(snapshot.story.pids) - len(shown)
     if hidden > 0:
-        table.add_row("", "", Text(f"and {plural(hidden, 'more worker')}", "bright_black"), "")
+        table.add_row("", "", Text(f"and {plural(hidden, 'more worker')}", "bright_black"))
     return table
 
 
@@ -151,7 +154,7 @@ def _at(step: int, shard: int) -> str:
 def _incidents(snapshot: Snapshot, rows: int) -> list[RenderableType]:
     incidents = snapshot.story.incidents[-max(1, rows - 1) :]
     if not incidents:
-        return [Text("nobody has died yet", "bright_black")]
+        return [Text("no worker has died so far", "bright_black")]
     table = Table.grid(padding=(0, 2))
     for header in ("step", "worker", "what happened", "while in", "redone by", "new view after"):
         table.add_column(header, no_wrap=True)

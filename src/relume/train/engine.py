@@ -49,9 +49,10 @@ class Engine:
 
     def begin(self, step: int) -> None:
         """Start `step`."""
+        if self._step >= 0:  # the wait before the first step, for all to join, is told with that step
+            self._standing.waits = []
         self._step = step
         self._sealed = set()
-        self._standing.waits = []
 
     def next_shard(self) -> int | None:
         """Return the next shard that this worker shall compute under the newest view, or None if it has none left."""

@@ -1,11 +1,12 @@
 """The loop over steps: `for step in run.steps(data, total=...)`, from joining the fleet to the last step.
 
-An iterator and not a generator, because leaving the loop early is allowed and must be noticed at once.
+Leaving it early, by a `break`, is allowed: all workers do it in the same step, as they decide on equal values.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from relume.train.store import Store
 from relume.wire.messages import Finished, Join, Remark, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from relume.train.run import Run
     from relume.train.shards import BoundShards
@@ -41,6 +42,9 @@ class Loop:
         self._step: Step | None = None
         self._next = 0
         self._ended = False
+        self._begun = False
+        self._owner = os.getpid()
+        self.left = False
         named = run.protected.parameters()
         gradient = GradientLayout(named)
         self._named = [named[index] for index in gradient.order]
@@ -60,13 +64,25 @@ class Loop:
         """True from a step's begin until its result is in `.grad`."""
         return self._step is not None and not self._step.complete
 
-    def __iter__(self) -> Loop:
-        """Return itself: there is one loop."""
-        return self
+    @property
+    def ended(self) -> bool:
+        """True once nothing of the loop is left to do."""
+        return self._ended
 
-    def __next__(self) -> Step:
+    def __iter__(self) -> Iterator[Step]:
+        """Hand out the steps, once."""
+        if self._begun:
+            raise StepError(
+                "the loop over run.steps() was begun twice: a run has one. What is to be done between two steps is "
+                "done inside it, in `with run.aside(...)` if it must not change training"
+            )
+        self._begun = True
+        return _Steps(self)
+
+    def advance(self) -> Step:
         """Finish the step before and return the next one."""
         self._finish_step()
+        self._step = None
         if self._ended or self._next >= self._total:
             self.end()
             raise StopIteration
@@ -82,11 +98,19 @@ class Loop:
 
     def end(self) -> None:
         """Leave the loop: wait until every member has, so that all agree on who is main for the rest."""
-        if self._ended:
+        if self._ended or os.getpid() != self._owner:
             return
+        step, seat = self._step, self.seat
+        if step is not None and step.entered and not step.complete:
+            self.abandon()
+            self.run.fail(StepError(_left_inside(step)))
+            return
+        if step is not None and not step.entered:
+            self._next, seat.progress.step = step.number, step.number - 1
+        else:
+            self._finish_step()
         self._ended = True
         self._step = None
-        seat = self.seat
         if self._recorder is not None:
             self._recorder.final(self._next - 1, self.run.protected.state())
         self.loader.close()
@@ -104,11 +128,17 @@ class Loop:
         self._ended = True
         self.loader.close()
         self.catcher.remove()
+        self._on_end()
 
-    def __del__(self) -> None:
-        """Notice a `break` out of the loop: the iterator is dropped at once."""
-        if not getattr(self, "_ended", True) and not self.run.failed:
-            self.end()
+    def dropped(self) -> None:
+        """The `for` statement is over early: by a `break`, or by an exception, which cannot be told apart here.
+
+        So nobody is told yet: the run does it when the script asks it for something or exits, the agent when neither
+        comes for a while.
+        """
+        if not self._ended and os.getpid() == self._owner:
+            self.left = True
+            self.seat.progress.leave_loop()
 
     # Within -------------------------------------------------------------------------------------------------
 
@@ -120,6 +150,7 @@ class Loop:
         profile = [f"{name}: {value}" for name, value in self.run.profile.items()]
         terms = [*profile, *self.data.identity(), f"first sample: {self.loader.fingerprint()}", f"total: {self._total}"]
         seat.link.send(Join((*terms, *self.run.protected.terms()), shape, self._total))
+        seat.progress.spring("joining")
         seat.standing.settled()
 
     def _finish_step(self) -> None:
@@ -127,10 +158,7 @@ class Loop:
         if step is None:
             return
         if not step.complete:
-            raise StepError(
-                f"step {step.number} was left before every shard was in. Let `for batch in step` run to its end: "
-                "no break, return or next step inside it"
-            )
+            raise StepError(_left_inside(step))
         means = step.means()
         if self.run.is_main:
             self._remark_nonfinite(step.number, means)
@@ -176,3 +204,26 @@ class Loop:
                 return None
             step, after = step + 1, -1
         return None
+
+
+class _Steps:
+    """What the `for` statement holds, and nobody else: it goes away when the statement ends, however that comes."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    def __iter__(self) -> _Steps:
+        return self
+
+    def __next__(self) -> Step:
+        return self._loop.advance()
+
+    def __del__(self) -> None:
+        self._loop.dropped()
+
+
+def _left_inside(step: Step) -> str:
+    return (
+        f"step {step.number} was left before every shard was in. Let `for batch in step` run to its end: no break, "
+        "return, exit or next step inside it"
+    )

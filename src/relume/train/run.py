@@ -19,6 +19,7 @@ from relume.errors import ConfigError, ProtectError, StepError, UsageError
 from relume.train import numerics, rng, seat
 from relume.train.aside import aside
 from relume.train.loop import Loop
+from relume.train.moments import forward_moments
 from relume.train.protect import Protected
 from relume.train.refuse import guard_optimizers
 from relume.train.shards import Shards
@@ -62,6 +63,8 @@ class Run:
         self.protected = Protected()
         self.vars = Vars()
         self.failed = False
+        self._owner = os.getpid()
+        self._last_error = getattr(sys, "last_value", None)
         self._loop: Loop | None = None
         self._looped = False
         self._guards: list[Any] = []
@@ -78,6 +81,9 @@ class Run:
     @property
     def is_main(self) -> bool:
         """True on the one worker that prints and saves: the lowest rank alive."""
+        self._settle()
+        if self.failed and self.seat.link is not None:
+            return False
         view = self.seat.standing.closed or self.seat.standing.view
         return self.seat.rank == (view.main if view is not None else 0)
 
@@ -116,7 +122,10 @@ class Run:
         if dynamo is not None and self.exact:
             numerics.guard_compiled(dynamo)
         self._looped = True
-        self._guards = guard_optimizers(self)
+        self._guards = [
+            *guard_optimizers(self),
+            *forward_moments(self.seat.progress, self.protected.modules.values()),
+        ]
         self._loop = Loop(self, bound, count, on_end=self._ended)
         return self._loop
 
@@ -128,6 +137,7 @@ class Run:
         worker only. It may take as long as it likes: progress is not watched inside. `label` says what for.
         """
         self._check_current()
+        self._settle()
         with aside(self, self._loop, label):
             yield
 
@@ -146,10 +156,28 @@ class Run:
 
     def leave(self) -> None:
         """The process ends: leave the loop if the script did not, and the fleet."""
+        if os.getpid() != self._owner:
+            return
+        error = getattr(sys, "last_value", None)
+        untold = error is not None and error is not self._last_error and not self.failed
+        if untold and self._loop is not None and not self._loop.ended:
+            self._tell(error)  # nobody caught it, and the script has put an excepthook of its own over ours
         if self._loop is not None and not self.failed:
             self._loop.end()
         if self.seat.link is not None:
             self.seat.link.leave()
+
+    def fail(self, error: UsageError) -> None:
+        """Go on no longer, where nothing can be raised: the script left the loop in a way that cannot be made good."""
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(f"relume: {error}\n")
+        self._tell(error)
+
+    def _settle(self) -> None:
+        """End a loop that was left by a `break`: from here on all have to agree on who is main."""
+        raised = sys.exc_info()[0] is not None  # not a break: this is a `finally` or `except` of the script
+        if self._loop is not None and self._loop.left and not raised:
+            self._loop.end()
 
     def _ended(self) -> None:
         for guard in self._guards:
@@ -161,20 +189,28 @@ class Run:
             raise UsageError("this run was replaced by a newer relume.init(): use what that returned")
 
     def _excepthook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        self.failed = True
+        if os.getpid() != self._owner:
+            self._hook(kind, error, trace)
+            return
         if isinstance(error, NameError) and self._looped:
             error.add_note(
                 "relume: a worker that computes no shard in a step does not run the inner loop's body, so names that "
                 "only the inner loop sets are unset there. Log with step.log(x=...) and read step.mean('x')"
             )
-        frames = traceback.extract_tb(trace)
-        where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "?"
-        text = "".join(traceback.format_exception(kind, error, trace))
         self._hook(kind, error, trace)
+        self._tell(error)
+
+    def _tell(self, error: BaseException) -> None:
+        """Tell the agent that the script failed: others go on, this worker writes nothing any more."""
+        self.failed = True
+        if self.seat.link is None:
+            return
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "the end of its loop"
+        text = "".join(traceback.format_exception(error))
+        summary = traceback.format_exception_only(error)[0].strip()
         self.seat.standing.retire()
-        if self.seat.link is not None:
-            summary = traceback.format_exception_only(kind, error)[0].strip()
-            self.seat.link.send(Raised(summary, where, text[-20_000:]))
+        self.seat.link.send(Raised(summary, where, text[-20_000:]))
 
 
 def init(seed: int = 0, *, exact: bool = True, threads: int | None = None) -> Run:

@@ -35,7 +35,7 @@ class Step:
         self.taken_ns = 0
         self.times: list[tuple[int, int, int]] = []
         self.complete = False
-        self._entered = False
+        self.entered = False
         self.shard: int | None = None
         self.waits: list[tuple[int, int]] = []
         self.view: View | None = None
@@ -50,9 +50,9 @@ class Step:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield this worker's batches. After the last one `.grad` holds the mean over the whole global batch."""
-        if self._entered:
+        if self.entered:
             raise StepError(f"step {self.number} was iterated twice: its batches are handed out once")
-        self._entered = True
+        self.entered = True
         loop, engine = self._loop, self._loop.engine
         engine.begin(self.number)
         while True:

@@ -1,0 +1,233 @@
+"""Plays a transcript: lines of what happens, and under each, indented, what the pure core answers to it.
+
+::
+
+    # A comment. Before the first line it says what went wrong for people, and what must hold.
+    formed workers=4 shards=8
+        = steady in view 1.1 from step 0
+
+    lost 2 signal "it was killed by signal 9" +1s
+        fence 2
+        ask 0-1,3 to promise 1.2
+        = ballot 1.2, waits for 0-1,3 to promise and 2 to be fenced
+
+A line may move the clock first (`+1s`, `+3ms`). The answer ends with `=` and where the coordinator stands, if that
+has changed; `nothing` says that the event changed nothing. `RELUME_REWRITE=1 pytest tests/scenarios` writes what
+the core answers now: read the difference before you commit it.
+
+What may happen (RANKS are written `0,2-4`, ballots `1.2`)::
+
+    fleet workers=N [shards=S hang=SECONDS min=N epoch=N]    a new coordinator and its watch
+    formed ...                          the same, and all have joined
+    joined RANKS [terms=A,B gradient=BYTES shards=S]         reserved       nomemory "TEXT"
+    lost RANKS KIND "TEXT"     fenced RANKS     exited RANKS     died RANKS STATUS [oom=N mib=N error=TEXT]
+    promised RANKS BALLOT      counted BALLOT complete=STEP [RANK:[FIRST,END) ...]
+    at RANKS STEP              done RANKS STEP                   tick
+    seen RANKS PHASE [step=N shard=N counter=N stopped=yes]      look
+    limits hang=SECONDS
+
+`died` has the agent judge a wait status (a signal's name or an exit code); `seen` says what the progress block
+shows, `look` has the watch judge it, and what the watch says becomes an event, as in the agent's loop.
+"""
+
+from __future__ import annotations
+
+import copy
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+from relume.agent import worker as agent
+from relume.core.coordinator import TRANSITIONS, Coordinator, Limits, State
+from relume.core.detect import Sample, Watch
+from relume.core.events import (
+    Cause,
+    Counted,
+    Done,
+    Event,
+    Exited,
+    Fenced,
+    Instruction,
+    Joined,
+    Lost,
+    NoMemory,
+    Pledged,
+    Progress,
+    Reserved,
+    Tick,
+)
+from relume.errors import ConfigError
+from relume.wire.messages import Raised, Shape
+from tests.scenarios import language
+from tests.scenarios.language import Puzzled, ballot, numbers
+from tests.scenarios.laws import Laws
+
+INDENT = "    "
+
+
+@dataclass
+class Stage:
+    """One coordinator, its clock, its watch, and what was seen on the way. `peek` is shown every moment."""
+
+    peek: Callable[[Coordinator, float], None] = lambda core, now: None
+    now: float = 0.0
+    core: Coordinator | None = None
+    rows: set[tuple[State, type]] = field(default_factory=set)
+    _answer: list[Instruction] = field(default_factory=list)
+
+    # One line ---------------------------------------------------------------------------------------------------
+
+    def play(self, line: str) -> list[str]:
+        """Return what the core answers to `line`, as lines."""
+        passed, plain, named = language.words(line)
+        self.now += passed
+        act = getattr(self, f"_do_{plain[0]}", None) if plain else None
+        if act is None:
+            raise Puzzled(f"nothing is called {plain[0] if plain else line!r}")
+        before = None if self.core is None else language.standing(self.core)
+        self._answer = []
+        try:
+            lines: list[str] = act(*plain[1:], **named) or []
+        except TypeError as error:
+            raise Puzzled(str(error)) from error
+        lines += language.told(self._answer)
+        after = None if self.core is None else language.standing(self.core)
+        if after is not None and (after != before or plain[0] in {"fleet", "formed"}):
+            lines.append(f"= {after}")
+        return lines or ["nothing"]
+
+    def _tell(self, event: Event) -> None:
+        assert self.core is not None, "begin with `fleet` or `formed`"
+        self.peek(self.core, self.now)
+        if (self.core.state, type(event)) in TRANSITIONS:
+            self.rows.add((self.core.state, type(event)))
+        answer = self.core.handle(event, self.now)
+        self._laws.observe(event, answer)
+        self._answer += answer
+
+    # What may happen ----------------------------------------------------------------------------------------------
+
+    def _do_fleet(self, *, workers: str, shards: str = "8", hang: str = "300", min: str = "1", epoch: str = "1") -> None:  # noqa: A002
+        limits = Limits.derive(float(hang))
+        self.core = Coordinator(int(workers), int(epoch), limits, int(min))
+        self._watch, self._samples = Watch(float(hang)), dict[int, Sample]()
+        self._laws = Laws(int(workers))
+        self._shards = shards
+
+    def _do_formed(self, *, workers: str, **settings: str) -> None:
+        self._do_fleet(workers=workers, **settings)
+        self._do_joined(f"0-{int(workers) - 1}")
+        self._do_reserved()
+        self._answer = []
+
+    def _do_joined(self, ranks: str, *, terms: str = "same", gradient: str = "4096", shards: str | None = None) -> None:
+        shape = Shape(int(gradient), 0, 1, int(shards or self._shards))
+        for rank in numbers(ranks):
+            self._tell(Joined(rank, tuple(terms.split(",")), shape))
+
+    def _do_reserved(self) -> None:
+        self._tell(Reserved())
+
+    def _do_nomemory(self, text: str) -> None:
+        self._tell(NoMemory(text))
+
+    def _do_lost(self, ranks: str, kind: str, text: str) -> None:
+        for rank in numbers(ranks):
+            self._tell(Lost(rank, Cause(kind, text)))
+
+    def _do_died(self, ranks: str, status: str, *, oom: str = "0", mib: str = "0", error: str = "") -> None:
+        named = {number.name: number.value for number in signal.Signals}
+        wait_status = named.get(status) or int(status) << 8
+        raised = Raised(*error.split(" at "), traceback="...") if error else None
+        for rank in numbers(ranks):
+            process = SimpleNamespace(raised=raised, resident_bytes=int(mib) << 20, tail=[])
+            with mock.patch.object(agent, "oom_kills", lambda: 7 + int(oom)):
+                cause = agent.cause_of_exit(process, wait_status, 7)  # type: ignore[arg-type]
+            self._tell(Lost(rank, cause))
+
+    def _do_fenced(self, ranks: str) -> None:
+        for rank in numbers(ranks):
+            self._tell(Fenced(rank))
+
+    def _do_exited(self, ranks: str) -> None:
+        for rank in numbers(ranks):
+            self._tell(Exited(rank))
+
+    def _do_promised(self, ranks: str, number: str) -> None:
+        for rank in numbers(ranks):
+            self._tell(Pledged(rank, ballot(number)))
+
+    def _do_counted(self, number: str, *nodes: str, complete: str) -> None:
+        self._tell(Counted(ballot(number), language.inventory(complete, nodes)))
+
+    def _do_at(self, ranks: str, step: str) -> None:
+        for rank in numbers(ranks):
+            self._tell(Progress(rank, int(step)))
+
+    def _do_done(self, ranks: str, step: str) -> None:
+        for rank in numbers(ranks):
+            self._tell(Done(rank, int(step)))
+
+    def _do_tick(self) -> None:
+        self._tell(Tick())
+
+    def _do_seen(
+        self, ranks: str, phase: str, *, step: str = "0", shard: str = "-1", counter: str = "1", stopped: str = "no"
+    ) -> list[str]:
+        for rank in numbers(ranks):
+            sample = Sample(rank, int(counter), phase, int(step), int(shard), stopped == "yes")
+            self._samples[rank] = sample
+        return self._look()
+
+    def _do_look(self) -> list[str]:
+        return self._look()
+
+    def _look(self) -> list[str]:
+        """As the agent's tick does: who is out is not looked at any more."""
+        assert self.core is not None
+        alive = self.core.alive()
+        samples = [sample for rank, sample in sorted(self._samples.items()) if rank in alive]
+        culprits = self._watch.look(samples, self.now)
+        for rank, cause in culprits:
+            self._tell(Lost(rank, cause))
+        return [f"culprit {rank} {cause.kind}: {cause.text}" for rank, cause in culprits]
+
+    def _do_limits(self, *, hang: str) -> list[str]:
+        try:
+            limits = Limits.derive(float(hang))
+        except ConfigError as error:
+            return [f"refused: {error}"]
+        return [f"promise {limits.promise_s:g}s, hang {limits.hang_s:g}s, start {limits.start_s:g}s"]
+
+
+def rendered(text: str, stage: Stage) -> Iterator[str]:
+    """Yield the lines of the transcript `text` as they are when the core answers as it does now."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.startswith(INDENT):
+            continue  # an answer: it is made anew
+        yield line
+        if line and not line.startswith("#"):
+            try:
+                answer = stage.play(line)
+            except Exception as error:
+                error.add_note(f"line {number}: {line}")
+                raise
+            yield from (INDENT + each for each in answer)
+
+
+def transcripts() -> list[Path]:
+    """Return every transcript, by name."""
+    return sorted(Path(__file__).parent.glob("*.txt"))
+
+
+def moments() -> list[tuple[Coordinator, float]]:
+    """Return copies of every coordinator that the transcripts show, each just before an event."""
+    found: list[tuple[Coordinator, float]] = []
+    for path in transcripts():
+        stage = Stage(peek=lambda core, now: found.append((copy.deepcopy(core), now)))
+        for _ in rendered(path.read_text(), stage):
+            pass
+    return found
