@@ -97,7 +97,7 @@ class GPT(nn.Module):
 
 
 def main() -> None:
-    """Train; every line below the parser is the loop that one writes anyway, but for the three that say `run.`."""
+    """Train. Below the parser stands the loop that one writes anyway, but for what says `run.` or `step.`."""
     parser = argparse.ArgumentParser(description="Train a small GPT on the sources of Python's standard library.")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=48, help="windows in a global batch")

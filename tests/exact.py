@@ -120,6 +120,11 @@ def differences(trace: Trace, scenario: Scenario, shards: int | None = None) -> 
     return found
 
 
+def has_trace(folder: Path, rank: int) -> bool:
+    """Whether this worker came to the end of its script."""
+    return (folder / f"trace-{rank}.pt").exists()
+
+
 def check(folder: Path, ranks: Iterable[int], scenario: Scenario, shards: int | None = None) -> None:
     """Every one of these workers has come to the oracle's result."""
     for rank in ranks:

@@ -8,6 +8,7 @@ kills are the real ones.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -39,7 +40,7 @@ class Forked:
 
     def spawn(self, command: Sequence[str], environment: dict[str, str], descriptors: Sequence[int]) -> Started:
         """Fork a worker that leads its own process group."""
-        del command, descriptors
+        del command
         out_read, out_write = os.pipe2(os.O_CLOEXEC)
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
         pid = os.fork()
@@ -47,11 +48,20 @@ class Forked:
             os.setpgid(0, 0)
             os.dup2(out_write, 1)
             os.dup2(err_write, 2)
+            self._close_others({0, 1, 2, *descriptors})
             self._child(environment)
         os.setpgid(pid, pid)
         os.close(out_write)
         os.close(err_write)
         return Started(pid, out_read, err_read)
+
+    @staticmethod
+    def _close_others(kept: set[int]) -> None:
+        """As a fresh program would have it: the agent's ends of sockets and pipes are the agent's alone."""
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) not in kept:
+                with contextlib.suppress(OSError):
+                    os.close(int(name))
 
     def _child(self, environment: dict[str, str]) -> None:
         code = 1
@@ -70,6 +80,8 @@ class Forked:
             try:
                 self._body(int(environment["RANK"]))
                 code = 0
+            except SystemExit as stop:
+                code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
             except BaseException:  # noqa: BLE001 - as the interpreter does for a script
                 sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
             if run_module._current is not None:  # noqa: SLF001
@@ -111,7 +123,7 @@ def run_fleet(
     assert torch.get_num_threads() == 1, "forking a process with a thread pool is not what workers are"
     run_id = new_run_id()
     environment = {"RELUME_TRAPS": json.dumps(list(traps)), **options.pop("environment", {})}
-    folder = tmp_path / f"run-{run_id}"
+    folder = options.pop("run_dir", tmp_path / f"run-{run_id}")
     settings = Settings(("forked",), workers, folder, run_id, shards=shards, environment=environment, **options)
     seen: list[Event] = []
 
@@ -120,15 +132,14 @@ def run_fleet(
         if watcher is not None:
             watcher(event)
 
-    screen = (folder.with_suffix(".screen")).open("w+b")
-    terminal = Terminal(screen, screen, colour=False)
-    try:
-        result = asyncio.run(_supervise(settings, Forked(body), terminal, watch))
-    finally:
-        terminal.close()
-    screen.seek(0)
-    output = screen.read().decode(errors="replace")
-    screen.close()
+    with (tmp_path / f"run-{run_id}.screen").open("w+b") as screen:
+        terminal = Terminal(screen, screen, colour=False)
+        try:
+            result = asyncio.run(_supervise(settings, Forked(body), terminal, watch))
+        finally:
+            terminal.close()
+        screen.seek(0)
+        output = screen.read().decode(errors="replace")
     lines = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     incidents = [event for event in seen if isinstance(event, WorkerLost)]
     survivors = [rank for rank in range(workers) if rank not in {incident.rank for incident in incidents}]

@@ -19,7 +19,6 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.utils.data import default_collate
 
 Objects = dict[str, Any]
@@ -253,7 +252,7 @@ def train(scenario: Scenario, shards: int | None = None) -> Trace:
         weights = [leaf.weight for leaf in leaves]
         total = tree(weights, lambda left, right: left + right)
         for index, parameter in enumerate(parameters.values()):
-            root = tree([whole(leaf.grads.get(index)) for leaf in leaves], torch.add)
+            root = tree([leaf.grads.get(index) for leaf in leaves], torch.add)
             parameter.grad = None if root is None else like(parameter, torch.div(root, total))
         seed_all(derive(scenario.seed, step, "update"))
         trace["grads"].append({name: p.grad if p.grad is None else p.grad.clone() for name, p in parameters.items()})
@@ -287,20 +286,9 @@ def shard_leaves(scenario: Scenario, objects: Objects, step: int, shards: int) -
     return leaves
 
 
-def whole(gradient: torch.Tensor | None) -> torch.Tensor | None:
-    """The gradient as a vector padded to whole 64 bytes.
-
-    Each element is summed and divided by itself, so this changes no number. But the bits of a bfloat16 NaN depend on
-    whether torch came by with vector instructions or, for what fills no vector, without; here it is always with them.
-    """
-    if gradient is None:
-        return None
-    return F.pad(gradient.reshape(-1), (0, -gradient.numel() % (64 // gradient.element_size())))
-
-
-def like(parameter: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
-    """The gradient out of its vector, with its parameter's strides, as autograd leaves it."""
-    return torch.empty_like(parameter, requires_grad=False).copy_(vector[: parameter.numel()].view(parameter.shape))
+def like(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """The gradient with its parameter's strides, as autograd leaves it."""
+    return torch.empty_like(parameter, requires_grad=False).copy_(gradient)
 
 
 def means(leaves: Sequence[Leaf]) -> dict[str, str]:

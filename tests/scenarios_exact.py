@@ -542,6 +542,7 @@ SPECIAL = [
     [1.0, 2.0, PAYLOAD, 3.0],
     [-PAYLOAD, math.inf, 1.0, 1.0],
     [HUGE, HUGE, -HUGE, -HUGE],
+    [HUGE, -HUGE, 1.0, 1.0],
     [TINY, TINY, -TINY, TINY],
     [-TINY, TINY, -0.0, -0.0],
 ]
@@ -563,7 +564,7 @@ class SpecialValues(Dataset):
 
 
 class Weighing(nn.Module):
-    """The gradient of its parameters is the batch itself; with `gaps`, one more has none in every second shard."""
+    """The gradient of its parameters is the batch itself; with `gaps`, one more has none in shard 1."""
 
     def __init__(self, *, gaps: bool = False):
         super().__init__()
@@ -573,11 +574,18 @@ class Weighing(nn.Module):
 
     def forward(self, row):
         sums = [(weight * row.to(weight.dtype)).sum() for weight in self.weights]
-        return [*sums, self.gap.sum()] if self.gap is not None and float(row[2]) == 1.0 else sums
+        return [*sums, self.gap.sum()] if self.gap is not None and float(row[4]) != 1.0 else sums
 
 
 def weigh(objects: Objects, batch: Any, tape: Tape) -> None:
     tape.plain(sum(objects["model"](batch[0])))  # a sum passes 1 to each weight's product: its gradient is the row
+    tape.log(loss=float(tape.number))
+
+
+def weigh_each(objects: Objects, batch: Any, tape: Tape) -> None:
+    """A backward for each sample: what cancels within a shard must not overflow by its weight first."""
+    for row in batch:
+        tape.plain(sum(objects["model"](row)))
     tape.log(loss=float(tape.number))
 
 
@@ -586,6 +594,7 @@ IN_ORDER: dict[str, Any] = {"shard": weigh, "source": SpecialValues(), "batch": 
 SPECIAL_VALUES = [
     simple("special-values", with_adamw(Weighing), **IN_ORDER),
     simple("special-values-and-gaps", with_adamw(lambda: Weighing(gaps=True)), **IN_ORDER),
+    simple("special-values-in-micro-batches", with_adamw(Weighing), **IN_ORDER | {"shard": weigh_each, "shards": 2}),
 ]
 
 ALL = [*RANDOMNESS, *BUFFERS, *PRECISION, *OPTIMIZERS, *PARAMETERS, *BATCHES, *SPECIAL_VALUES]

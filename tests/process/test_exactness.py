@@ -1,7 +1,7 @@
 """Bit for bit what the oracle says: plainly, in fleets, and in fleets whose workers are killed (Invariants 1 and 2).
 
-Every worker here is a real process around the real agent, and dies a real death. `RELUME_TEST_SCHEDULES=1000` tries that
-many random schedules of kills instead of forty.
+Every worker here is a real process around the real agent, and dies a real death. `RELUME_TEST_SCHEDULES=1000` tries
+that many random schedules of kills instead of forty.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import random
 import signal
 
 import pytest
-from tests.fleet import run_fleet
+import torch
 
 from tests import exact
+from tests.fleet import run_fleet
 from tests.scenarios_exact import ALL, BY_NAME
 
 # Where a worker may die by itself; it is in "view" only while the loss of another one is handled.
@@ -28,12 +29,11 @@ def kill(rank, step, phase, nth=0):
     return {"rank": rank, "step": step, "phase": phase, "nth": nth, "action": "kill"}
 
 
-def run_and_check(scenario, tmp_path, *, workers, kills=(), shards=None, body=None):
+def run_and_check(scenario, tmp_path, *, workers, kills=(), shards=None):
     """Run a fleet; nobody dies who was not to be killed, and every survivor has the oracle's bits. Returns the dead."""
-    script = body or exact.body(scenario, shards, tmp_path)
-    result = run_fleet(script, workers=workers, traps=kills, tmp_path=tmp_path)
+    result = run_fleet(exact.body(scenario, shards, tmp_path), workers=workers, traps=kills, tmp_path=tmp_path)
     dead = {incident.rank for incident in result.incidents}
-    assert dead <= {trap["rank"] for trap in kills} or body, result.output
+    assert dead <= {trap["rank"] for trap in kills}, result.output
     assert result.exit_code == 0, result.output
     exact.check(tmp_path, result.survivors, scenario, shards)
     return dead
@@ -53,6 +53,13 @@ def test_the_comparison_is_not_blind():
     assert {place.split("[")[0] for place in found} == {"means", "grads", "state"}
     trace = exact.expected(scenario.name, 4)
     assert exact.differences({**trace, "means": trace["means"][:-1]}, scenario) == ["means[5]: 1 bits: missing"]
+
+
+def test_the_oracle_is_ordinary_training():
+    """With one shard it is the loop that everybody writes; more shards are the same mean, rounded elsewhere."""
+    one, four = (exact.expected("float64", shards)["state"]["model"] for shards in (1, 4))
+    for name, value in one.items():
+        torch.testing.assert_close(four[name], value, rtol=1e-9, atol=1e-12)
 
 
 @every_scenario
@@ -102,7 +109,7 @@ def test_all_but_one_killed_in_the_same_step_change_nothing(phase, tmp_path):
 
 def test_a_second_kill_while_the_first_is_handled_changes_nothing(tmp_path):
     kills = [kill(0, 2, "backward"), kill(1, 2, "view"), kill(2, 4, "publish"), kill(3, 4, "view")]
-    dead = run_and_check(BY_NAME["dropout"], tmp_path, workers=5, kills=kills)
+    dead = run_and_check(BY_NAME["dropout"], tmp_path, workers=5, kills=kills, shards=10)
     assert {0, 2} <= dead
 
 
@@ -137,7 +144,7 @@ def test_no_schedule_of_kills_changes_a_bit(number, seed, tmp_path):
 
 @pytest.mark.parametrize("number", range(SCHEDULES // 2))
 def test_no_instant_of_death_changes_a_bit(number, seed, tmp_path):
-    """The kernel ends all but one at random instants, between any two instructions: nothing is asked to be there first."""
+    """The kernel ends all but one at random instants, between any two instructions."""
     chance = random.Random(seed)
     scenario = chance.choice([each for each in ALL if each.options.get("num_workers", 0) == 0])
     workers = chance.randint(2, 4)
@@ -151,5 +158,9 @@ def test_no_instant_of_death_changes_a_bit(number, seed, tmp_path):
             signal.setitimer(signal.ITIMER_REAL, delays[rank])
         train(rank)
 
-    dead = run_and_check(scenario, tmp_path, workers=workers, body=doomed)
-    assert dead <= delays.keys()
+    result = run_fleet(doomed, workers=workers, tmp_path=tmp_path)
+    assert {incident.rank for incident in result.incidents} <= delays.keys(), result.output
+    # Main may have died after the last step, while its script went on: then the run says so, and its training is whole.
+    assert result.outcome in {"completed", "tail_lost"}, result.output
+    survivors = [rank for rank in result.survivors if result.exit_code == 0 or exact.has_trace(tmp_path, rank)]
+    exact.check(tmp_path, survivors, scenario)

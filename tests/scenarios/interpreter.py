@@ -11,13 +11,13 @@
         ask 0-1,3 to promise 1.2
         = ballot 1.2, waits for 0-1,3 to promise and 2 to be fenced
 
-A line may move the clock first (`+1s`, `+3ms`). The answer ends with `=` and where the coordinator stands, if that
-has changed; `nothing` says that the event changed nothing. `RELUME_REWRITE=1 pytest tests/scenarios` writes what
-the core answers now: read the difference before you commit it.
+A line may move the clock first (`+1s`, `+3ms`); it starts at zero with each fleet. The answer ends with `=` and where
+the coordinator stands, if that has changed; `nothing` says that the event changed nothing. `RELUME_REWRITE=1 pytest
+tests/scenarios` writes what the core answers now: read the difference before you commit it.
 
 What may happen (RANKS are written `0,2-4`, ballots `1.2`)::
 
-    fleet workers=N [shards=S hang=SECONDS min=N epoch=N]    a new coordinator and its watch
+    fleet workers=N [shards=S hang=SECONDS minimum=N epoch=N]    a new coordinator and its watch
     formed ...                          the same, and all have joined
     joined RANKS [terms=A,B gradient=BYTES shards=S]         reserved       nomemory "TEXT"
     lost RANKS KIND "TEXT"     fenced RANKS     exited RANKS     died RANKS STATUS [oom=N mib=N error=TEXT]
@@ -73,7 +73,7 @@ class Stage:
     """One coordinator, its clock, its watch, and what was seen on the way. `peek` is shown every moment."""
 
     peek: Callable[[Coordinator, float], None] = lambda core, now: None
-    now: float = 0.0
+    now: float = language.CLOCK_S
     core: Coordinator | None = None
     rows: set[tuple[State, type]] = field(default_factory=set)
     _answer: list[Instruction] = field(default_factory=list)
@@ -110,9 +110,12 @@ class Stage:
 
     # What may happen ----------------------------------------------------------------------------------------------
 
-    def _do_fleet(self, *, workers: str, shards: str = "8", hang: str = "300", min: str = "1", epoch: str = "1") -> None:  # noqa: A002
+    def _do_fleet(
+        self, *, workers: str, shards: str = "8", hang: str = "300", minimum: str = "1", epoch: str = "1"
+    ) -> None:
         limits = Limits.derive(float(hang))
-        self.core = Coordinator(int(workers), int(epoch), limits, int(min))
+        self.now = language.CLOCK_S
+        self.core = Coordinator(int(workers), int(epoch), limits, int(minimum))
         self._watch, self._samples = Watch(float(hang)), dict[int, Sample]()
         self._laws = Laws(int(workers))
         self._shards = shards
@@ -144,7 +147,7 @@ class Stage:
         raised = Raised(*error.split(" at "), traceback="...") if error else None
         for rank in numbers(ranks):
             process = SimpleNamespace(raised=raised, resident_bytes=int(mib) << 20, tail=[])
-            with mock.patch.object(agent, "oom_kills", lambda: 7 + int(oom)):
+            with mock.patch.object(agent, "oom_kills", return_value=7 + int(oom)):
                 cause = agent.cause_of_exit(process, wait_status, 7)  # type: ignore[arg-type]
             self._tell(Lost(rank, cause))
 
@@ -223,11 +226,22 @@ def transcripts() -> list[Path]:
     return sorted(Path(__file__).parent.glob("*.txt"))
 
 
+def twin(core: Coordinator) -> Coordinator:
+    """Return a copy of `core` that lives its own life."""
+    other = copy.copy(core)
+    other._members = {rank: copy.copy(member) for rank, member in core._members.items()}
+    other._open, other._out = list(core._open), []
+    return other
+
+
 def moments() -> list[tuple[Coordinator, float]]:
-    """Return copies of every coordinator that the transcripts show, each just before an event."""
-    found: list[tuple[Coordinator, float]] = []
+    """Return copies of the coordinators that the transcripts show, one of those that look alike."""
+    found: dict[tuple[int, str], tuple[Coordinator, float]] = {}
+
+    def keep(core: Coordinator, now: float) -> None:
+        found.setdefault((core.workers, language.standing(core)), (twin(core), now))
+
     for path in transcripts():
-        stage = Stage(peek=lambda core, now: found.append((copy.deepcopy(core), now)))
-        for _ in rendered(path.read_text(), stage):
+        for _ in rendered(path.read_text(), Stage(peek=keep)):
             pass
-    return found
+    return list(found.values())

@@ -25,6 +25,9 @@ from relume.wire.messages import Ballot
 
 _UNITS = {"ms": 0.001, "s": 1.0}
 
+CLOCK_S = 1000.0
+"""What the clock shows when a fleet is born; times are written from there on."""
+
 
 class Puzzled(ValueError):
     """A line that is no sentence of this language."""
@@ -99,44 +102,54 @@ def told(instructions: Sequence[Instruction]) -> list[str]:
             return type(instruction), instruction.view.number
         return type(instruction), id(instruction)
 
-    groups = [list(group) for _, group in groupby(instructions, key=same)]
-    return [_line(group[0], listed(getattr(each, "rank", 0) for each in group)) for group in groups]
+    lines: list[str] = []
+    for _, group in groupby(instructions, key=same):
+        alike = list(group)
+        lines += _lines(alike[0], listed(getattr(each, "rank", 0) for each in alike)).splitlines()
+    return lines
 
 
-def _line(instruction: Instruction, ranks: str) -> str:
+def _lines(instruction: Instruction, ranks: str) -> str:
     match instruction:
         case Reserve(shape):
-            return f"reserve {shape.gradient_bytes} bytes per gradient, {shape.shards} shards"
+            line = f"reserve {shape.gradient_bytes} bytes per gradient, {shape.shards} shards"
         case Fence():
-            return f"fence {ranks}"
+            line = f"fence {ranks}"
         case AskPromise(_, number):
-            return f"ask {ranks} to promise {dotted(number)}"
+            line = f"ask {ranks} to promise {dotted(number)}"
         case Count(number):
-            return f"count for {dotted(number)}"
+            line = f"count for {dotted(number)}"
         case InstallView(_, view):
             pairs = zip(view.members, view.assigned, strict=True)
             shares = " ".join(f"{rank}:{listed(shards)}" for rank, shards in pairs)
-            return f"install {dotted(view.number)} on {ranks} from step {view.step}, shards {shares}"
+            line = f"install {dotted(view.number)} on {ranks} from step {view.step}, shards {shares}"
         case CloseRun(_, view):
-            return f"close on {ranks}, main is {view.main}"
+            line = f"close on {ranks}, main is {view.main}"
         case Incident():
-            return _incident(instruction)
+            line = _incident(instruction)
         case EndRun(outcome, reason):
-            return f"end {outcome}: {reason}"
+            line = f"end {outcome}: {reason}"
+    return line
 
 
 def _incident(incident: Incident) -> str:
-    times = f"lost at {incident.lost_s:g}s, fenced +{_ms(incident.fenced_s - incident.lost_s)}"
-    if incident.installed_s:
-        times += f", promised +{_ms(incident.promised_s - incident.lost_s)}"
-        times += f", installed +{_ms(incident.installed_s - incident.lost_s)}"
-        heirs = ", ".join(f"{shard} to {heir}" for shard, heir in sorted(incident.moved.items()))
-        times += f"; moved {heirs or 'nothing'}"
-    return f"incident {incident.rank} {incident.cause.kind} ({incident.cause.text}): {times}"
+    what = f"incident {incident.rank} {incident.cause.kind}: {incident.cause.text}\n"
+    what += f"    lost at {_time(incident.lost_s - CLOCK_S)}"
+    if not incident.installed_s:
+        return what + ", and no view follows"
+    for name, instant in (
+        ("fenced", incident.fenced_s),
+        ("promised", incident.promised_s),
+        ("installed", incident.installed_s),
+    ):
+        what += f", {name} +{_time(instant - incident.lost_s)}"
+    heirs = sorted(set(incident.moved.values()))
+    moved = [f"{listed(s for s, h in incident.moved.items() if h == heir)} to {heir}" for heir in heirs]
+    return f"{what}; moved {', '.join(moved) or 'nothing'}"
 
 
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:.4g}ms"
+def _time(seconds: float) -> str:
+    return f"{seconds:.6g}s" if seconds >= 1 else f"{seconds * 1000:.4g}ms"
 
 
 def standing(core: Coordinator) -> str:

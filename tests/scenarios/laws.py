@@ -23,7 +23,6 @@ from relume.core.events import (
     Incident,
     InstallView,
     Instruction,
-    Lost,
     Pledged,
 )
 from relume.core.plan import Inventory

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import difflib
 import os
 
@@ -25,7 +24,7 @@ from relume.core.events import (
 )
 from relume.core.plan import Inventory
 from relume.wire.messages import Shape
-from tests.scenarios.interpreter import Stage, moments, rendered, transcripts
+from tests.scenarios.interpreter import Stage, moments, rendered, transcripts, twin
 
 REWRITE = "RELUME_REWRITE"
 
@@ -79,7 +78,7 @@ def test_no_event_in_any_state_is_an_error_nor_is_its_double():
         for event in anything(core.workers, core.ballot):
             if isinstance(event, Counted) and core.view is not None and core.view.step > event.inventory.complete + 1:
                 continue  # the arena does not forget a step that is complete
-            once = copy.deepcopy(core)
+            once = twin(core)
             once.handle(event, now)
             once.handle(event, now + 1000.0)
     assert seen == set(State)

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 GRACE_S = 1.5
+TAIL_BYTES = 1000
 
 
 def main() -> None:
@@ -40,12 +41,23 @@ def main() -> None:
     for group in left:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
-        text = f"relume: worker {ranks[group]} (pid {group}) was ended by force: its agent (pid {agent}) died\n"
-        with contextlib.suppress(OSError), (Path(run_dir) / f"worker-{ranks[group]}.log").open("a") as log:
-            log.write(text)
+    for group, rank in ranks.items():
+        how = "was ended by force" if group in left else "has ended"
+        with contextlib.suppress(OSError):
+            _tell(
+                Path(run_dir) / f"worker-{rank}.log", f"worker {rank} (pid {group}) {how}: its agent (pid {agent}) died"
+            )
     with contextlib.suppress(OSError):
         forced = f"{len(left)} of them by force"
         sys.stderr.write(f"relume: the agent (pid {agent}) died; its {len(ranks)} workers have ended, {forced}\n")
+
+
+def _tell(log: Path, text: str) -> None:
+    """Say it in the worker's log, unless the worker has done so itself."""
+    with log.open("a+b") as file:
+        file.seek(max(0, file.tell() - TAIL_BYTES))
+        if b"its agent is gone" not in file.read():
+            file.write(f"relume: {text}\n".encode())
 
 
 def _alive(groups: dict[int, str]) -> list[int]:

@@ -412,8 +412,6 @@ class Supervisor:
 
     def _fence(self, worker: Worker) -> None:
         worker.condemned = True
-        if self._settings.burner:
-            self._burners.append(subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]))
         if worker.wait_status is not None or worker.self_fenced:
             self._loop.call_soon(self._fenced, worker)
             self._loop.call_later(LAST_WORDS_S, self._end_by_force, worker)
@@ -424,6 +422,11 @@ class Supervisor:
     def _end_by_force(self, worker: Worker) -> None:
         if worker.wait_status is None and self._result is None:
             kill_group(worker.pid)
+            self._burn()  # until now it burned itself
+
+    def _burn(self) -> None:
+        if self._settings.burner:
+            self._burners.append(subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]))
 
     def _poll_fence(self, worker: Worker) -> None:
         if worker.fenced:
@@ -437,6 +440,8 @@ class Supervisor:
         if not worker.fenced:
             worker.fenced = True
             self._tell(core.Fenced(worker.rank))
+            if not worker.self_fenced:
+                self._burn()
 
     def _view_event(self, view: messages.View) -> events.ViewInstalled:
         return events.ViewInstalled(view.number, view.step, view.members, view.assigned)

@@ -16,8 +16,9 @@ from relume.wire.messages import Shape
 
 WORD = 8
 PAGE = 4096
-ALIGNMENT = 64
-"""Slot and result views start on this: MKL's bits depend on alignment (DESIGN.md)."""
+ALIGNMENT = 128
+"""Slot and result views, and blocks, start on this. MKL's bits depend on alignment to 64 (DESIGN.md); twice that keeps
+any cut through a half-precision parameter at a multiple of 64 elements, torch's vector loop (`GradientLayout.spans`)."""
 
 SLOTS_EAGER = 2
 SLOT_WORDS = 128

@@ -59,9 +59,14 @@ def grow(descriptor: int, offset: int, size: int) -> None:
 
 
 def attach(descriptor: int, size: int) -> mmap.mmap:
-    """Map `size` bytes of a memfd, shared, and not into forked children."""
+    """Map `size` bytes of a memfd, shared, and not into forked children.
+
+    Only `close` unmaps it, never the garbage collector: not under a live tensor, and not in a forked child, which does
+    not have this map and would unmap whatever it has in its place.
+    """
     memory = mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
     memory.madvise(mmap.MADV_DONTFORK)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
     return memory
 
 

@@ -7,23 +7,32 @@ import asyncio
 import os
 import socket
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from relume.agent.output import Terminal
 from relume.agent.rundir import new_run_id
 from relume.agent.settings import EXIT_CODES, Settings
-from relume.agent.spawn import FreshInterpreter, python_command
+from relume.agent.spawn import FreshInterpreter, environment, python_command
 from relume.agent.supervisor import Result, Supervisor
+from relume.cli.torchrun import advice
 from relume.core.ranges import SHARDS_MAX
-from relume.errors import ConfigError
+from relume.errors import ConfigError, RelumeError
 from relume.torch_check import check_torch
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Say what to do about flags that people bring along from torchrun."""
+        super().error(message + advice(message))
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser, with torchrun's names as aliases."""
     codes = ", ".join(f"{code} {name}" for name, code in EXIT_CODES.items())
-    result = argparse.ArgumentParser(
+    result = _Parser(
         prog="relume run",
         description="Start a script with N workers on this host, any of which may die.",
         epilog=f"exit codes: {codes}",
@@ -63,9 +72,18 @@ def main(argv: Sequence[str]) -> int:
     try:
         result = asyncio.run(_supervise(settings, terminal))
         terminal.say(f"{result.reason} [{result.outcome}]; folder {settings.run_dir}")
+    except KeyboardInterrupt:  # before the agent was there to see to it, or after
+        return EXIT_CODES["interrupted"]
+    except RelumeError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is ours and nobody else's
+        terminal.say("".join(traceback.format_exception(error)))
+        terminal.say(f"the agent failed, which is a defect in relume: {error!r}")
+        return EXIT_CODES["internal"]
+    else:
+        return result.exit_code
     finally:
         terminal.close()
-    return result.exit_code
 
 
 async def _supervise(settings: Settings, terminal: Terminal) -> Result:
@@ -82,8 +100,8 @@ def settings_from(options: argparse.Namespace) -> Settings:
         raise ConfigError(f"--shards {options.shards}: between 1 and {SHARDS_MAX}")
     if options.threads < 1:
         raise ConfigError(f"--threads {options.threads}: at least 1")
-    if options.hang_timeout <= 0:
-        raise ConfigError(f"--hang-timeout {options.hang_timeout}: more than 0 seconds")
+    if not 0 < options.hang_timeout < float("inf"):
+        raise ConfigError(f"--hang-timeout {options.hang_timeout}: a number of seconds above 0")
     workers = options.workers or _default_workers()
     if not 1 <= options.min_workers <= workers:
         raise ConfigError(f"--min-workers {options.min_workers}: between 1 and --workers, which is {workers}")
@@ -109,13 +127,11 @@ def settings_from(options: argparse.Namespace) -> Settings:
 
 
 def _debug(settings: Settings) -> int:
-    os.environ.update(
-        {"RELUME_THREADS": str(settings.threads), "OMP_NUM_THREADS": str(settings.threads), "PYTHONHASHSEED": "0"}
-    )
-    os.environ.update(settings.environment)
+    run = dict(settings.environment)
     if settings.shards is not None:
-        os.environ["RELUME_SHARDS"] = str(settings.shards)
-    os.execv(settings.command[0], settings.command)  # noqa: S606 - what the person typed
+        run["RELUME_SHARDS"] = str(settings.shards)
+    variables = environment(0, 1, threads=settings.threads, port=settings.port, run=run)
+    os.execve(settings.command[0], settings.command, variables)  # noqa: S606 - what the person typed
 
 
 def _workers(text: str) -> int | None:

@@ -55,6 +55,4 @@ def main(argv: Sequence[str]) -> int:
             console.print(line, soft_wrap=not console.is_terminal)
     except KeyboardInterrupt:
         console.print("stopped watching; the run goes on", style="dim")
-    finally:
-        observer.close()
     return 0

@@ -383,7 +383,9 @@ class Coordinator:
             return
         raised = [cause for cause in causes if cause.kind in {"raised", "exit_code"}]
         if raised and max(self._members.values(), key=lambda m: m.lost_s).cause in raised:
-            text, times = Counter(cause.text for cause in raised).most_common(1)[0]
+            places = [cause.evidence.get("where", cause.text) for cause in raised]  # words may differ, such as a rank
+            place, times = Counter(places).most_common(1)[0]
+            text = raised[places.index(place)].text
             everywhere = f"all {times} workers" if times == self.workers else f"{times} of {self.workers} workers"
             self._end(Outcome.SCRIPT_FAILED, f"the script failed in {everywhere}: {text}")
             return

@@ -68,9 +68,11 @@ class Watch:
     def _judge(self, sample: Sample, track: _Track, now: float) -> Cause | None:
         where = f"in phase {sample.phase} of step {sample.step}, shard {sample.shard}"
         evidence = {"phase": sample.phase, "step": str(sample.step), "shard": str(sample.shard)}
-        if track.stopped_since_s is not None and now - track.stopped_since_s >= min(STOPPED_S, self.hang_timeout_s):
+        hangs = sample.phase not in EXEMPT and now - track.since_s >= self.hang_timeout_s
+        if track.stopped_since_s is not None:
             idle = now - track.stopped_since_s
-            return Cause("stopped", f"its process has been stopped for {idle:.1f} s {where}", evidence)
-        if sample.phase not in EXEMPT and now - track.since_s >= self.hang_timeout_s:
+            if hangs or idle >= min(STOPPED_S, self.hang_timeout_s):
+                return Cause("stopped", f"its process has been stopped for {idle:.1f} s {where}", evidence)
+        elif hangs:
             return Cause("hung", f"it made no progress for {now - track.since_s:.1f} s {where}", evidence)
         return None

@@ -46,10 +46,6 @@ class Journal:
             raise ConfigError(f"{self._path} cannot be read: {error.strerror}") from error
         return [line for text in texts if (line := self._parse(text)) is not None]
 
-    def close(self) -> None:
-        """Close the file."""
-        self._tail.close()
-
     def _parse(self, text: bytes) -> Line | None:
         try:
             if _version.decode(text).v > SCHEMA:

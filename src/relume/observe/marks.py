@@ -74,7 +74,7 @@ class Strips:
 
     def legend(self) -> Text:
         """Say what the marks mean."""
-        text = Text()
+        text = Text(no_wrap=True, overflow="ellipsis")
         for name in ("load", "forward", "backward", "sum", "update", "wait", LOST):
             text.append(self._sign(name), _LOOKS[name][2])
             text.append(f" {name}   ", "bright_black")

@@ -103,14 +103,6 @@ class Observer:
             now_s=now,
         )
 
-    def close(self) -> None:
-        """Close every file."""
-        self._journal.close()
-        if self._records is not None:
-            self._records.close()
-        for log in self._logs.values():
-            log.close()
-
     def _read(self) -> None:
         for line in self._journal.read():
             self._story.take(line)

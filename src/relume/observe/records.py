@@ -1,4 +1,4 @@
-"""Step, loss and step time from the records that workers write when RELUME_RECORD names a folder.
+"""Step and loss from the records that workers write when RELUME_RECORD names a folder.
 
 Plain runs write them too, so an undisturbed run without any agent can be watched by them. What a record proves is
 `tools/verify.py`'s business; here it is only shown.
@@ -17,7 +17,6 @@ from relume.observe.tail import Tail
 class _Record(msgspec.Struct):
     step: int
     means: dict[str, str]
-    end_ns: int
 
 
 _record = msgspec.json.Decoder(_Record)
@@ -32,8 +31,6 @@ class Records:
         self._tails: dict[str, Tail] = {}
         self.steps = 0
         self.loss = math.nan
-        self.ended_ns: list[int] = []
-        """When each step ended, on the first worker that said so."""
 
     def read(self) -> None:
         """Take in what is new."""
@@ -45,11 +42,6 @@ class Records:
         except OSError:
             return  # nothing to show, and nothing that anybody else would miss
 
-    def close(self) -> None:
-        """Close the files."""
-        for tail in self._tails.values():
-            tail.close()
-
     def _take(self, text: bytes) -> None:
         try:
             record = _record.decode(text)
@@ -59,4 +51,3 @@ class Records:
         except (msgspec.MsgspecError, ValueError):
             return
         self.steps = record.step + 1
-        self.ended_ns.append(record.end_ns)

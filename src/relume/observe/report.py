@@ -9,7 +9,7 @@ from rich.text import Text
 
 from relume.observe.observer import Snapshot
 from relume.observe.standing import Standing
-from relume.observe.wording import clock, duration, hand_over, listed, place, plural, recovery_s
+from relume.observe.wording import clock, duration, hand_over, handled_s, listed, place, plural, since_kill_s
 from relume.wire.events import WorkerLost
 from relume.wire.messages import WorkerStatus
 
@@ -50,7 +50,7 @@ def as_json(snapshot: Snapshot) -> dict[str, Any]:
         "view": {"number": list(number), "members": list(members)} if number else None,
         "workers": [msgspec.to_builtins(worker) for worker in _workers(snapshot)],
         "losses": reply.incidents if reply is not None else len(story.incidents),
-        "incidents": [{**msgspec.to_builtins(i), "recovery_ms": recovery_s(i) * 1000} for i in story.incidents],
+        "incidents": [_incident(incident) for incident in story.incidents],
         "raised": [msgspec.to_builtins(raised) for raised in story.raised],
         "remarks": [msgspec.to_builtins(remark) for remark in story.remarks],
         "outcome": story.ended.outcome if story.ended else None,
@@ -89,6 +89,12 @@ def _workers(snapshot: Snapshot) -> list[WorkerStatus]:
         else:
             found.append(WorkerStatus(rank, pid, "lost", incident.phase, incident.step, incident.shard, 0.0))
     return found
+
+
+def _incident(incident: WorkerLost) -> dict[str, Any]:
+    since_kill = since_kill_s(incident)
+    figures = {"handled_ms": handled_s(incident) * 1e3, "since_kill_ms": since_kill and since_kill * 1e3}
+    return {**msgspec.to_builtins(incident), **figures}
 
 
 def _headline(snapshot: Snapshot) -> Text:
@@ -161,6 +167,6 @@ def _incident_lines(snapshot: Snapshot) -> list[Text]:
 
 
 def _timeline(incident: WorkerLost) -> str:
-    view = f"view {incident.view[0]}.{incident.view[1]}"
-    text = f"{view} {duration((incident.installed_ns - incident.lost_ns) / 1e9)} after it was noticed"
-    return f"{text}, {duration(recovery_s(incident))} after the kill" if incident.killed_ns else text
+    text = f"view {incident.view[0]}.{incident.view[1]} {duration(handled_s(incident))} after it was noticed"
+    since_kill = since_kill_s(incident)
+    return text if since_kill is None else f"{text}, {duration(since_kill)} after the kill"

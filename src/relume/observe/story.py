@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import PurePath
 
 from relume.wire.events import (
     ArenaReserved,
@@ -72,3 +73,9 @@ class Story:
         if words and words[0] == "-u":
             del words[0]
         return " ".join(words)
+
+    @property
+    def title(self) -> str:
+        """What was started, in short: without the folders that its script is in."""
+        script, space, arguments = self.script.partition(" ")
+        return PurePath(script).name + space + arguments

@@ -73,10 +73,14 @@ def cause_short(incident: WorkerLost) -> str:
     return _SHORT.get(incident.cause, incident.cause)
 
 
-def recovery_s(incident: WorkerLost) -> float:
-    """Return the seconds from the kill, or from when it was noticed if nobody noted that, until the new view."""
-    since_ns = incident.killed_ns or incident.lost_ns
-    return max(0, incident.installed_ns - since_ns) / 1e9
+def handled_s(incident: WorkerLost) -> float:
+    """Return the seconds from when the agent noticed the loss until the new view was installed."""
+    return max(0, incident.installed_ns - incident.lost_ns) / 1e9
+
+
+def since_kill_s(incident: WorkerLost) -> float | None:
+    """Return the seconds from the kill until the new view; None if nobody noted when that was."""
+    return max(0, incident.installed_ns - incident.killed_ns) / 1e9 if incident.killed_ns else None
 
 
 def hand_over(incident: WorkerLost) -> str:
@@ -87,9 +91,9 @@ def hand_over(incident: WorkerLost) -> str:
 
 
 def incident_line(incident: WorkerLost) -> str:
-    """Return one line: who, why, where, who takes over, and how long until the new view."""
+    """Return one line: who, why, where, who takes over, and how long the agent took to deal with it."""
     where = place(incident.phase, incident.step, incident.shard)
     return (
         f"worker {incident.rank} {cause_short(incident)} {where}; {hand_over(incident)}; "
-        f"new view after {duration(recovery_s(incident))}"
+        f"handled in {duration(handled_s(incident))}"
     )

@@ -40,7 +40,7 @@ def pieces(
     """Yield functions that each compute one piece of `block` into `result`; together they are the block."""
     if sources.uniform:
         everything = frozenset(sources.memory)
-        for run in layout.runs:
+        for run in layout.spans():
             yield from _stretch(sources, everything, run.dtype, _overlap(block, run.start, run.end), result)
         return
     for index, entry in enumerate(layout.entries):

@@ -1,6 +1,6 @@
 """Where each parameter's gradient stands within one gradient's bytes.
 
-Slot and result views have the *parameter's strides* and start on 64 bytes: fused CPU optimizers are silently wrong
+Slot and result views have the *parameter's strides* and start on 128 bytes: fused CPU optimizers are silently wrong
 when gradient and parameter strides differ, and MKL's bits depend on alignment. Parameters of one dtype stand
 together, so that a block is summed in a few long pieces. Padding belongs to nobody; whatever it holds is added and
 divided like the rest and never read.
@@ -8,7 +8,7 @@ divided like the rest and never read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -63,6 +63,20 @@ class GradientLayout:
             for dtype, group in groupby(self.entries, key=lambda entry: entry.dtype)
             if (members := list(group))
         ]
+
+    def spans(self) -> Iterator[Run]:
+        """Yield the byte ranges that may be added flat when every parameter is present.
+
+        Single and double precision: a whole run, padding included. Half precision: each parameter by itself, because
+        torch's vector loop and the scalar loop that does its last elements turn a NaN into different bits, so that
+        the result would depend on where a flat range happens to end (Invariant 1).
+        """
+        for run in self.runs:
+            if run.dtype.itemsize > 2:
+                yield run
+        for entry in self.entries:
+            if entry.dtype.itemsize <= 2:
+                yield Run(entry.dtype, entry.offset, entry.end)
 
     def views(self, memory: torch.Tensor) -> list[torch.Tensor]:
         """Return one view per entry into `memory`, `size` bytes as uint8, with the parameters' strides."""

@@ -117,5 +117,5 @@ class Slots:
         self._seals[slot] = pack(step, (shard, shard + 1))
 
     def _flat(self, *slots: int) -> Iterator[tuple[torch.Tensor, ...]]:
-        for run in self._layout.runs:
+        for run in self._layout.spans():
             yield tuple(self._memory(slot)[run.start : run.end].view(run.dtype) for slot in slots)

@@ -31,7 +31,6 @@ class LeafCatcher:
         self._views: list[torch.Tensor] | None = None
         self._present = np.zeros(len(parameters), dtype=bool)
         self._explicit: list[float] = []
-        self._scale = 1.0
         self._collecting = False
         self._plain = False
         self._samples: int | None = None
@@ -47,8 +46,6 @@ class LeafCatcher:
         self._present[:] = False
         self._explicit = []
         self._plain = False
-        # Scaling by a power of two commutes with adding, so that it may be done with the copy and cost nothing.
-        self._scale = float(samples) if samples and samples & (samples - 1) == 0 else 1.0
 
     def backward(self, loss: torch.Tensor, weight: float | None) -> None:
         """Run `loss.backward()`, counting for `weight` (None: the shard's number of samples)."""
@@ -71,7 +68,7 @@ class LeafCatcher:
         for index, parameter in enumerate(self._parameters):
             gradient, parameter.grad = parameter.grad, None
             if gradient is not None:
-                self._add(index, self._checked(index, gradient), value, views[index])
+                self._add(index, torch.mul(self._checked(index, gradient), value), views[index])
 
     def close(self, shard: int) -> tuple[float, Presence] | None:
         """End the shard; return its weight and presence, or None if no gradient came."""
@@ -89,7 +86,7 @@ class LeafCatcher:
         if self._samples is None:
             text = f"the number of samples in shard {shard} is unknown, so its gradient has no weight."
             raise GradientError(text + " Call step.backward(loss, weight=...), or give Shards(samples=...)")
-        if views is not None and self._scale != self._samples:
+        if views is not None and self._samples != 1:  # not before: gradients may cancel that overflow by their weight
             for view, present in zip(views, self._present, strict=True):
                 if present:
                     view.mul_(float(self._samples))
@@ -132,7 +129,7 @@ class LeafCatcher:
             assert gradient is not None
             self._plain = True
             gradient = self._checked(index, gradient)
-            self._add(index, gradient, self._scale, views[index])
+            self._add(index, gradient, views[index])
             self._moved()
 
         return caught
@@ -143,11 +140,9 @@ class LeafCatcher:
             raise GradientError(text + " Build the layer with sparse=False")
         return gradient.detach()
 
-    def _add(self, index: int, gradient: torch.Tensor, scale: float, into: torch.Tensor) -> None:
+    def _add(self, index: int, part: torch.Tensor, into: torch.Tensor) -> None:
         if self._present[index]:
-            into.add_(torch.mul(gradient, scale))
-        elif gradient.device == into.device:
-            torch.mul(gradient, scale, out=into)
+            into.add_(part)
         else:
-            into.copy_(torch.mul(gradient, scale))
-        self._present[index] = True
+            into.copy_(part)
+            self._present[index] = True

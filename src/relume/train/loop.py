@@ -100,6 +100,7 @@ class Loop:
         """Leave the loop: wait until every member has, so that all agree on who is main for the rest."""
         if self._ended or os.getpid() != self._owner:
             return
+        self.left = False  # the run asks no more
         step, seat = self._step, self.seat
         if step is not None and step.entered and not step.complete:
             self.abandon()

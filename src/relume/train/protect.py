@@ -84,6 +84,16 @@ class Protected:
         if not self.parameters():
             raise ProtectError("no protected parameter requires a gradient: there is nothing to train")
 
+    def wake_scalers(self) -> None:
+        """Give every GradScaler its scale now.
+
+        It would make it in its first `scale()`, which a worker without shards does not reach before `unscale_`.
+        """
+        device = self.parameters()[0][1].device
+        for value in self.objects.values():
+            if isinstance(value, torch.amp.GradScaler) and value.is_enabled():
+                value.scale(torch.zeros((), device=device))
+
     def check_unchanged(self, layout: list[tuple[str, nn.Parameter]]) -> None:
         """Check that no parameter has come to be trained since `layout` was taken. Raises `ProtectError`."""
         known = {id(parameter) for _, parameter in layout}

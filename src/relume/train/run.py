@@ -115,6 +115,7 @@ class Run:
         if not isinstance(data, Shards):
             raise ConfigError(f"run.steps() needs relume.Shards(dataset, ...), not a {type(data).__name__}")
         self.protected.check_complete()
+        self.protected.wake_scalers()
         shards = os.environ.get("RELUME_SHARDS")
         bound = data.bind(seed=self.seed, default_shards=_positive("RELUME_SHARDS", shards) if shards else None)
         count = _total(total, epochs, bound.steps_per_epoch)
@@ -158,9 +159,9 @@ class Run:
         """The process ends: leave the loop if the script did not, and the fleet."""
         if os.getpid() != self._owner:
             return
-        error = getattr(sys, "last_value", None)
-        untold = error is not None and error is not self._last_error and not self.failed
-        if untold and self._loop is not None and not self._loop.ended:
+        error: BaseException | None = getattr(sys, "last_value", None)
+        loop_left = self._loop is not None and not self._loop.ended
+        if error is not None and error is not self._last_error and not self.failed and loop_left:
             self._tell(error)  # nobody caught it, and the script has put an excepthook of its own over ours
         if self._loop is not None and not self.failed:
             self._loop.end()

@@ -10,6 +10,7 @@ import contextlib
 import faulthandler
 import os
 import socket
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,15 +59,13 @@ def from_environment(profile: dict[str, str]) -> Seat | None:
     if text is None:
         return None
     try:
-        connection, control_fd, data, *bells = map(int, text.split(","))
         rank, workers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        for descriptor in (connection, control_fd, data, *bells):
-            os.set_inheritable(descriptor, False)
+        control = ControlLayout(workers)
+        connection, control_fd, data, *bells = _inherited(text, control)
+        words = memoryview(memory.attach(control_fd, control.size)).cast("Q")
     except (ValueError, KeyError, OSError) as error:
         text = f"{AGENT_VARIABLE} is set but does not describe descriptors of a live agent ({error})."
         raise ConfigError(text + " Start the script with `relume run`, and do not copy its environment") from error
-    control = ControlLayout(workers)
-    words = memoryview(memory.attach(control_fd, control.size)).cast("Q")
     standing = Standing(rank, Doorbells(bells, rank))
     run_dir = os.environ.get("RELUME_RUN_DIR")
     log = Path(run_dir) / f"worker-{rank}.log" if run_dir else None
@@ -89,6 +88,19 @@ def from_environment(profile: dict[str, str]) -> Seat | None:
     link.start()
     faulthandler.register(progress.STACK_SIGNAL, file=2, all_threads=False)
     return seat
+
+
+def _inherited(text: str, control: ControlLayout) -> list[int]:
+    """Return the descriptors that `text` names, which are kept from further children from here on."""
+    descriptors = [int(part) for part in text.split(",")]
+    if len(descriptors) != 3 + control.workers:
+        raise ValueError(f"{len(descriptors)} descriptors for {control.workers} workers")
+    connection, control_fd = descriptors[:2]
+    if not stat.S_ISSOCK(os.fstat(connection).st_mode) or os.fstat(control_fd).st_size != control.size:
+        raise ValueError(f"{connection} and {control_fd} are other files here")
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    return descriptors
 
 
 def _leave(seat: Seat) -> None:

@@ -85,14 +85,14 @@ def story_of(events, at_s=None):
     return story
 
 
-def reply_with(*workers, state="steady", step=24, total=60, incidents=1, uptime_s=34.0):
+def reply_with(*workers, state="steady", total=60, incidents=1, uptime_s=34.0):
     """Return an agent's answer; the members are those that are in."""
     members = tuple(worker.rank for worker in workers if worker.state == "in")
-    view = View((1, 2), members, step, 8, tuple(() for _ in members)) if members else None
+    view = View((1, 2), members, 12, 8, tuple(() for _ in members)) if members else None
     return StatusReply(RUN, os.getpid(), state, uptime_s, view, total, incidents, workers)
 
 
-def worker(rank, state="in", phase="backward", step=24, shard=1, idle_s=0.0):
+def worker(rank, state="in", *, phase="backward", step=24, shard=1, idle_s=0.0):
     """Return a worker as its agent tells it."""
     return WorkerStatus(rank, 100 + rank, state, phase, step, shard, idle_s)
 

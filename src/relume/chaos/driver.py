@@ -1,0 +1,167 @@
+"""Runs what a schedule asks for, with the real command line: a reference, fleets under kills, and the verdict.
+
+Every process is a child of this one, is waited for with a limit, and is gone when its function returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from relume.chaos.evidence import Evidence, read_evidence
+from relume.chaos.outside import Killer
+from relume.chaos.schedule import Outside
+from relume.chaos.shipped import shipped
+from relume.errors import ConfigError, RunLost
+
+START_S = 120.0
+"""A run may take so long beyond what its steps take, for the imports of all workers on few cores."""
+SLOWER_MAX = 20.0
+"""A fleet may be so many times slower than the plain run."""
+END_S = 15.0
+"""A run that is told to end has this long, which is more than the agent's own limits add up to."""
+VERDICT_S = 120.0
+_NAMES = ("RECORD", "SHARDS", "THREADS", "TRAPS", "BURNER", "AGENT", "RUN_ID", "RUN_DIR")
+SETTINGS = frozenset(f"RELUME_{name}" for name in _NAMES)
+"""What is set for each run on purpose, and so is not taken over from whoever started this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is run, again and again. `arguments` are the script's own; `--steps N` is added to them."""
+
+    script: Path
+    arguments: tuple[str, ...]
+    workers: int
+    steps: int
+    shards: int | None = None
+    threads: int = 1
+    loss: str = "loss"
+
+    @property
+    def command(self) -> list[str]:
+        """The script as one types it."""
+        return [str(self.script), *self.arguments, "--steps", str(self.steps)]
+
+
+@dataclass(frozen=True, slots=True)
+class Kills:
+    """Who is to die in a fleet: `traps` as in RELUME_TRAPS. `burner`: a CPU burner takes the place of each dead one."""
+
+    traps: Sequence[Mapping[str, Any]]
+    outside: Sequence[Outside] = ()
+    burner: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """A fleet that is over. `killed_ns`: when this harness killed which rank from outside."""
+
+    exit_code: int
+    seconds: float
+    evidence: Evidence
+    killed_ns: dict[int, int] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def kill_times(self) -> dict[int, int]:
+        """When each rank was killed: by its trap's own clock, or by ours."""
+        trapped = {loss.rank: loss.killed_ns for loss in self.evidence.incidents if loss.killed_ns}
+        return trapped | self.killed_ns
+
+
+def run_reference(job: Job, folder: Path) -> float:
+    """Run the script plainly, recording into `folder`/record; return the seconds. Raises `RunLost` if it fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+    variables = {"RELUME_RECORD": str(folder / "record"), "RELUME_THREADS": str(job.threads), "PYTHONHASHSEED": "0"}
+    if job.shards is not None:
+        variables["RELUME_SHARDS"] = str(job.shards)
+    begin = time.monotonic()
+    limit_s = START_S + 60.0 * job.steps
+    with _process([sys.executable, "-u", *job.command], folder / "output.log", variables) as process:
+        code = _wait(process, limit_s, "the script, run plainly")
+    if code != 0:
+        raise RunLost(f"the script, run plainly, ended with exit code {code}: {_last_lines(folder / 'output.log')}")
+    return time.monotonic() - begin
+
+
+def run_fleet(job: Job, folder: Path, kills: Kills, reference_s: float) -> Fleet:
+    """Run the script with `relume run` under `kills`. Raises `RunLost` if it does not end in time.
+
+    `reference_s`: what the plain run took, from which the limit follows.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    shards = [] if job.shards is None else ["--shards", str(job.shards)]
+    command = [sys.executable, "-m", "relume", "run", "--workers", str(job.workers), "--threads", str(job.threads)]
+    command += [*shards, "--run-dir", str(folder / "run"), "--record", str(folder / "record"), *job.command]
+    variables = {"RELUME_TRAPS": json.dumps(list(kills.traps)), **({"RELUME_BURNER": "1"} if kills.burner else {})}
+    begin = time.monotonic()
+    deadline = begin + START_S + SLOWER_MAX * reference_s
+    with _process(command, folder / "output.log", variables) as process:
+        killer = Killer(folder / "run", folder / "record", process.pid, kills.outside)
+        killer.work(lambda: process.poll() is None, deadline)
+        code = _wait(process, deadline - time.monotonic(), "the fleet")
+    if not (folder / "run" / "events.jsonl").exists():
+        raise RunLost(f"the fleet did not start (exit code {code}): {_last_lines(folder / 'output.log')}")
+    evidence = read_evidence(folder / "run", folder / "record")
+    return Fleet(code, time.monotonic() - begin, evidence, killer.killed_ns, killer.errors)
+
+
+def verdict(job: Job, reference: Path, fleet: Path, survivors: Sequence[int]) -> dict[str, Any]:
+    """Have `tools/verify.py` compare the records under the two folders; return what it says."""
+    command = [sys.executable, str(shipped("verify.py")), "--json", "--loss", job.loss]
+    command += ["--reference", str(reference / "record"), "--run", str(fleet / "record")]
+    command += ["--survivors", ",".join(map(str, survivors))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=VERDICT_S, check=False)
+    try:
+        said: dict[str, Any] = json.loads(done.stdout)
+    except ValueError as error:
+        raise RunLost(f"verify.py gave no verdict (exit code {done.returncode}): {done.stderr.strip()}") from error
+    return said
+
+
+def check_script(script: Path) -> None:
+    """Raise `ConfigError` if there is no such script."""
+    if not script.is_file():
+        raise ConfigError(f"there is no script {script}. An example that ships with relume is {shipped('charlm.py')}")
+
+
+@contextlib.contextmanager
+def _process(command: list[str], output: Path, variables: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Start `command` with its output in a file, and see to it that it is over at the end, whatever happens here."""
+    environment = {name: value for name, value in os.environ.items() if name not in SETTINGS} | dict(variables)
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=environment
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(END_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()  # its workers see that and end by themselves
+                    process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], limit_s: float, what: str) -> int:
+    try:
+        return process.wait(max(1.0, limit_s))
+    except subprocess.TimeoutExpired as error:
+        raise RunLost(f"{what} did not end in time ({limit_s:.0f} s more) and was ended") from error
+
+
+def _last_lines(path: Path, count: int = 5) -> str:
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    return " | ".join(line for line in lines[-count:] if line.strip()) or "it said nothing"

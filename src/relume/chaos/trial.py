@@ -1,0 +1,147 @@
+"""One trial, from schedule to verdict: is the run under kills the run that nothing happened to, and at what cost?
+
+The script runs up to four times: plainly (the *reference*), in a fleet under kills (the *trial*), and twice for the
+control (see `control`). This module runs them one after the other and says what is wrong with the kills themselves;
+numbers come from `measure`, and what the bits say from `tools/verify.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from relume.arena.layout import block_bounds
+from relume.chaos.control import run_control
+from relume.chaos.driver import Fleet, Job, Kills, check_script, run_fleet, run_reference, verdict
+from relume.chaos.evidence import read_records
+from relume.chaos.measure import Measured, measure
+from relume.chaos.schedule import Schedule, Terms, plan
+from relume.errors import RunLost
+from relume.wire.events import WorkerLost
+
+SIGKILL = 9
+STATES_PER_PARAMETER = 8
+"""A final state holds at most so many numbers per parameter (Adam: 3, with an average of the weights: 4, and some)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A trial that is over. `errors` says what is wrong beside what the verdict says; `excess_ns` is by rank."""
+
+    job: Job
+    seed: int
+    shards: int
+    schedule: Schedule
+    fleet: Fleet
+    measured: Measured
+    verdict: dict[str, Any]
+    excess_ns: dict[int, float] | None
+    errors: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True if every kill was carried out, nobody else was lost, and nothing differs."""
+        return not self.errors and bool(self.verdict["ok"])
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked of a trial beside the job itself."""
+
+    kills: int
+    together: int
+    seed: int
+    control: bool
+
+
+def run_trial(job: Job, request: Request, folder: Path, tell: Callable[[str], None]) -> Result:
+    """Run a trial in `folder`; `tell` hears how it goes. Raises `ConfigError`, or `RunLost` if a run cannot be had."""
+    check_script(job.script)
+    Terms(job.workers, job.steps, 1, request.kills, request.together).check()
+    tell(f"reference: {job.script.name}, {job.steps} steps, plainly in one process")
+    reference_s = run_reference(job, folder / "reference")
+    shards = shards_of_reference(folder / "reference" / "record", job.steps)
+    many = own_blocks(folder / "reference" / "record" / "final-0.pt", job.workers)
+    schedule = plan(Terms(job.workers, job.steps, shards, request.kills, request.together, many), request.seed)
+
+    tell(f"trial: {job.workers} workers, {request.kills} kills, seed {request.seed}")
+    traps = [kill.trap() for kill in schedule.exact]
+    fleet = run_fleet(job, folder / "trial", Kills(traps, schedule.outside), reference_s)
+    for loss in fleet.evidence.incidents:
+        tell(f"  worker {loss.rank} (pid {loss.pid}) {loss.text}, in {loss.phase} of step {loss.step}")
+    errors = [*fleet.errors, *check_kills(schedule, fleet)]
+    measured = measure(fleet.evidence, fleet.kill_times)
+    tell("verdict: tools/verify.py compares the records")
+    said = verdict(job, folder / "reference", folder / "trial", fleet.evidence.survivors)
+
+    excess: dict[int, float] | None = None
+    remarks: list[str] = []
+    if request.control and not errors:
+        tell("control: the same losses with burners in the place of the dead, as kills and as planned hand-overs")
+        control = run_control(job, folder, schedule, fleet.evidence, reference_s)
+        excess, remarks = control.excess_ns, control.remarks
+        errors += control.errors
+    return Result(job, request.seed, shards, schedule, fleet, measured, said, excess, tuple(errors), tuple(remarks))
+
+
+# --- the reference --------------------------------------------------------------------------------------------------
+
+
+def shards_of_reference(record_dir: Path, steps: int) -> int:
+    """Return S as the script chose it. Raises `RunLost` if the plain run is not `steps` steps long."""
+    records = [record for (rank, _), record in sorted(read_records(record_dir).items()) if rank == 0]
+    if len(records) != steps:
+        text = f"the script, run plainly, recorded {len(records)} steps, not {steps}: "
+        raise RunLost(text + "it has to take `--steps N` and make that many steps of run.steps()")
+    return len(records[0].shards)
+
+
+def own_blocks(final: Path, workers: int) -> bool:
+    """True if the model is surely so large that every worker has a block of its own to sum.
+
+    How large it is, is not told by a plain run: this counts with the most that may be beside it in its final state.
+    """
+    return len(block_bounds(final.stat().st_size // STATES_PER_PARAMETER)) >= workers
+
+
+# --- the trial ------------------------------------------------------------------------------------------------------
+
+
+def check_kills(schedule: Schedule, fleet: Fleet) -> list[str]:
+    """Say what is wrong with the kills themselves: one that was not carried out, or a loss that nobody asked for."""
+    losses = {loss.rank: loss for loss in fleet.evidence.incidents}
+    errors = ["a worker was lost twice"] if len(losses) < len(fleet.evidence.incidents) else []
+    errors += _check_traps(schedule, losses)
+    for rank, killed_ns in fleet.killed_ns.items():
+        if rank not in losses or losses[rank].lost_ns < killed_ns:
+            errors.append(f"worker {rank} was killed from outside, but no incident tells of it")
+    for rank, loss in losses.items():
+        if rank not in schedule.victims:
+            errors.append(f"worker {rank} was lost though nobody killed it: {loss.text}")
+        elif not _was_killed(loss):
+            errors.append(f"worker {rank} died of something else than the kill: {loss.text}")
+    if fleet.exit_code != 0:
+        reason = fleet.evidence.ended.reason if fleet.evidence.ended else "it gave no reason"
+        errors.append(f"`relume run` ended with exit code {fleet.exit_code}: {reason}")
+    return errors
+
+
+def _check_traps(schedule: Schedule, losses: Mapping[int, WorkerLost]) -> list[str]:
+    errors = []
+    for kill in schedule.exact:
+        loss = losses.get(kill.rank)
+        where = f"{kill.phase} of step {kill.step}" if kill.story != "view" else "the handling of another loss"
+        if loss is None or not loss.killed_ns:
+            errors.append(f"the trap for worker {kill.rank} in {where} never sprang")
+        elif loss.phase != kill.phase or (kill.story != "view" and loss.step != kill.step):
+            errors.append(f"the trap for worker {kill.rank} in {where} sprang in {loss.phase} of step {loss.step}")
+    return errors
+
+
+def _was_killed(loss: WorkerLost) -> bool:
+    status = loss.wait_status
+    return status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) == SIGKILL

@@ -1,0 +1,121 @@
+"""`relume chaos`: kill workers of a run on a seeded schedule, and prove that nothing changed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from relume.core.ranges import SHARDS_MAX
+from relume.errors import ConfigError, RelumeError
+from relume.torch_check import check_torch
+
+EPILOG = """exit codes: 0 every kill was carried out and nothing differs, 1 something differs or went wrong, 2 usage.
+What the numbers mean stands in DESIGN.md, "How recovery is measured", and in relume/chaos/measure.py."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser. What it does not know goes to the script."""
+    result = argparse.ArgumentParser(
+        prog="relume chaos",
+        usage="relume chaos SCRIPT [SCRIPT'S ARGUMENTS] [OPTIONS] [-- MORE OF THE SCRIPT'S ARGUMENTS]",
+        description="Run a script plainly, and in a fleet whose workers are killed; compare every bit; say what it "
+        "cost. The script has to take `--steps N`.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = result.add_argument
+    add("script", type=Path, metavar="SCRIPT", help="the script; options that are not below are its own")
+    add("--workers", type=int, default=4, metavar="N", help="workers of the fleet (default 4)")
+    add("--steps", type=int, default=60, metavar="N", help="steps of each run, passed on to the script (default 60)")
+    add(
+        "--kills", type=int, default=None, metavar="N", help="how many workers die (default 3, or all but one if fewer)"
+    )
+    add("--kill-together", type=int, default=1, metavar="N", help="so many die at the same instant (default 1)")
+    add("--seed", type=int, default=0, metavar="N", help="decides who dies, where and when (default 0)")
+    add("--shards", type=int, default=None, metavar="S", help="shards per step, unless the script says so itself")
+    add("--threads", type=int, default=1, metavar="T", help="intra-op threads per worker (default 1)")
+    add("--loss", default="loss", metavar="NAME", help="the logged value that has to fall (default loss)")
+    add("--no-control", action="store_true", help="leave out the two runs that tell the price of not being planned")
+    add(
+        "--keep",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="keep all records and output in DIR, which is new or empty",
+    )
+    add("--json", action="store_true", help="print one JSON object")
+    return result
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `relume chaos`; return the exit code."""
+    arguments, more = list(argv), []
+    if "--" in arguments:
+        place = arguments.index("--")
+        arguments, more = arguments[:place], arguments[place + 1 :]
+    options, unknown = parser().parse_known_args(arguments)
+    if sys.platform != "linux":
+        raise ConfigError(
+            "`relume chaos` runs fleets, which need Linux. `python script.py` works here, to the same bits"
+        )
+    check_torch()
+    _check(options)
+    folder = _folder(options.keep)
+    ok = False
+    try:
+        ok = _trial(options, [*unknown, *more], folder)
+    except RelumeError as error:
+        if isinstance(error, ConfigError):
+            raise
+        print(f"relume chaos: {error}", file=sys.stderr)
+    finally:
+        if options.keep is None and (ok or not any(folder.iterdir())):
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            print(f"relume chaos: records and output are in {folder}", file=sys.stderr)
+    return 0 if ok else 1
+
+
+def _trial(options: argparse.Namespace, script_arguments: Sequence[str], folder: Path) -> bool:
+    from relume.chaos.driver import Job  # noqa: PLC0415 - torch comes with it, and `--help` does not need it
+    from relume.chaos.report import as_json, as_text  # noqa: PLC0415
+    from relume.chaos.trial import Request, run_trial  # noqa: PLC0415
+
+    job = Job(
+        script=options.script,
+        arguments=tuple(script_arguments),
+        workers=options.workers,
+        steps=options.steps,
+        shards=options.shards,
+        threads=options.threads,
+        loss=options.loss,
+    )
+    kills = min(3, options.workers - 1) if options.kills is None else options.kills
+    request = Request(kills, options.kill_together, options.seed, control=not options.no_control)
+    result = run_trial(job, request, folder, lambda text: print(f"relume chaos: {text}", file=sys.stderr, flush=True))
+    print(json.dumps(as_json(result)) if options.json else as_text(result))
+    return result.ok
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.workers < 1:
+        raise ConfigError(f"--workers {options.workers}: at least 1")
+    if options.threads < 1:
+        raise ConfigError(f"--threads {options.threads}: at least 1")
+    if options.shards is not None and not 1 <= options.shards <= SHARDS_MAX:
+        raise ConfigError(f"--shards {options.shards}: between 1 and {SHARDS_MAX}")
+
+
+def _folder(keep: Path | None) -> Path:
+    if keep is None:
+        return Path(tempfile.mkdtemp(prefix="relume-chaos-"))
+    keep.mkdir(parents=True, exist_ok=True)
+    if any(keep.iterdir()):
+        raise ConfigError(f"--keep {keep}: the folder is not empty, and records of two trials must not mix")
+    return keep.resolve()
