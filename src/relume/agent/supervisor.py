@@ -235,9 +235,7 @@ class Supervisor:
     def _take_output(self, worker: Worker, stream: str, data: bytes) -> None:
         self._dir.output(worker.rank, data)
         if stream == "err":
-            worker.tail.extend(data.splitlines())
-            if worker.stack is not None:
-                worker.stack += data
+            worker.hear(data)
         self._terminal.feed(worker.rank, stream, data)
 
     def _drain(self, worker: Worker) -> None:

@@ -9,7 +9,6 @@ import contextlib
 import os
 import signal
 import socket
-from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from relume.wire.framing import Decoder, encode
 from relume.wire.messages import FromWorker, Raised, ToWorker
 
 _SEND_BUFFER_MAX = 1 << 20
-_TAIL_LINES = 20
+_TAIL_BYTES = 4000
 
 
 @dataclass(slots=True)
@@ -32,7 +31,7 @@ class Worker:
     pipes: dict[int, str]
     decoder: Decoder[FromWorker] = field(default_factory=lambda: Decoder(FromWorker))
     pending: bytearray = field(default_factory=bytearray)
-    tail: deque[bytes] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
+    tail: bytes = b""
     wait_status: int | None = None
     raised: Raised | None = None
     total: int = 0
@@ -60,6 +59,12 @@ class Worker:
                 return True  # its end is near and will be seen by its pidfd
             del self.pending[:sent]
         return True
+
+    def hear(self, data: bytes) -> None:
+        """Keep what the worker wrote to standard error: the end of it is evidence, and a stack that it was asked for."""
+        self.tail = (self.tail + data)[-_TAIL_BYTES:]
+        if self.stack is not None:
+            self.stack += data
 
     def sample_memory(self) -> None:
         """Remember how big the process is, as evidence should the kernel kill it for memory."""
@@ -106,10 +111,10 @@ def cause_of_exit(worker: Worker, status: int, oom_kills_before: int) -> Cause:
             return Cause("out_of_memory", text + f"it was last seen with {evidence['resident_mib']} MiB", evidence)
         return Cause("signal", f"it was killed by signal {number} ({_signal_name(number)})", evidence)
     code = os.waitstatus_to_exitcode(status)
-    tail = b"\n".join(worker.tail).decode(errors="replace")
+    tail = worker.tail.decode(errors="replace")
     last = next((line for line in reversed(tail.splitlines()) if line.strip()), "")
     text = f"its script ended with exit code {code}" + (f" ({last.strip()[:300]})" if last else "")
-    return Cause("exit_code", text, {**evidence, "stderr": tail[-4000:]})
+    return Cause("exit_code", text, {**evidence, "stderr": tail})
 
 
 def raised_cause(raised: Raised) -> Cause:

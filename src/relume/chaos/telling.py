@@ -36,8 +36,10 @@ def closing_sentence(result: Result) -> str:
         return f"FAILED: {what} (see above). Please report it, with the records."
     died = f"{len(costs)} of {workers} workers {'was' if len(costs) == 1 else 'were'} killed without warning"
     worst = duration(max(cost.exposed_wait_ns for cost in costs) / 1e9)
+    others = "The other one" if workers == 2 else "The others"
+    when = "after" if len(costs) == 1 else "each time after"
     return (
-        f"{died}. The others went on, each time after a wait of {worst} at most; no step was lost, and the trained "
+        f"{died}. {others} went on, {when} a wait of {worst} at most; no step was lost, and the trained "
         "model is, bit for bit, the one that nobody disturbed."
     )
 
