@@ -66,26 +66,27 @@ class Forked:
     def _child(self, environment: dict[str, str]) -> None:
         code = 1
         try:
-            asyncio._set_running_loop(None)  # noqa: SLF001 - the parent's loop is not this process's
+            asyncio._set_running_loop(None)
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
-            sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: PTH123, SIM115
-            sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: PTH123, SIM115
+            sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+            sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
             sys.__stderr__ = sys.stderr  # type: ignore[misc]
             sys.excepthook = lambda kind, error, trace: traceback.print_exception(kind, error, trace)
             os.environ.clear()
             os.environ.update(environment)
-            run_module._current = None  # noqa: SLF001 - as in a fresh process
+            run_module._current = None
             try:
                 self._body(int(environment["RANK"]))
                 code = 0
             except SystemExit as stop:
                 code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
             except BaseException:  # noqa: BLE001 - as the interpreter does for a script
+                sys.last_value = sys.exc_info()[1]
                 sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
-            if run_module._current is not None:  # noqa: SLF001
-                run_module._current.leave()  # noqa: SLF001
+            if run_module._current is not None:
+                run_module._current.leave()
         except BaseException:  # noqa: BLE001
             traceback.print_exc()
         finally:
@@ -117,7 +118,7 @@ def run_fleet(
     shards: int | None = None,
     traps: Sequence[dict[str, Any]] = (),
     watcher: Callable[[Event], None] | None = None,
-    **options: Any,  # noqa: ANN401 - fields of Settings
+    **options: Any,
 ) -> FleetResult:
     """Run `body(rank)` on `workers` forked workers under the real agent and return how it ended."""
     assert torch.get_num_threads() == 1, "forking a process with a thread pool is not what workers are"
@@ -148,5 +149,5 @@ def run_fleet(
     )
 
 
-async def _supervise(settings: Settings, spawner: Forked, terminal: Terminal, watcher: Callable[[Event], None]) -> Any:  # noqa: ANN401
+async def _supervise(settings: Settings, spawner: Forked, terminal: Terminal, watcher: Callable[[Event], None]) -> Any:
     return await Supervisor(settings, spawner, terminal, watcher).run()

@@ -6,6 +6,7 @@ Kills at exact points of a step are in `test_exactness.py`; here are the other w
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -221,6 +222,37 @@ def test_a_worker_whose_script_raises_is_lost_and_its_traceback_told(place, tmp_
         assert "in a_mistake_of_mine" in told[0].traceback
         assert __file__ in told[0].where
         assert __file__ in result.incidents[0].text
+
+
+def test_an_excepthook_of_the_users_own_hides_nothing(tmp_path):
+    """Many a library puts one over the one that was there."""
+
+    def fail():
+        sys.excepthook = lambda *_: print("how pretty", file=sys.stderr)
+        a_mistake_of_mine()
+
+    result = run_fleet(script(tmp_path, after=at(1, 2, fail)), workers=3, tmp_path=tmp_path)
+    check(tmp_path, result, lost={1: "raised"})
+    assert "how pretty" in (result.run_dir / "worker-1.log").read_text()
+    assert "in a_mistake_of_mine" in events(result, ScriptRaised)[0].traceback
+
+
+def test_a_script_that_asks_who_is_main_while_it_fails_is_not_kept_waiting(tmp_path):
+    """A `finally` that runs on the way out of the loop is no end of the loop."""
+    inner = script(tmp_path, after=at(0, 2, a_mistake_of_mine))
+
+    def body(rank):
+        try:
+            inner(rank)
+        finally:
+            import relume.train.run as run_module
+
+            print("main" if run_module._current.is_main else "not main", flush=True)
+            time.sleep(1.5 if rank == 0 else 0)
+
+    result = run_fleet(body, workers=2, tmp_path=tmp_path)
+    check(tmp_path, result, lost={0: "raised"})
+    assert "a mistake of mine" in result.incidents[0].text
 
 
 def test_a_script_that_raises_everywhere_ends_the_run_with_its_error(tmp_path):
@@ -474,6 +506,53 @@ def test_a_script_may_fork(code, tmp_path):
 
     result = run_fleet(script(tmp_path, inside=hook), workers=2, tmp_path=tmp_path)
     check(tmp_path, result, lost={})
+
+
+def test_an_aside_on_main_alone_before_the_first_step_changes_no_bit(tmp_path):
+    """Buffers too: the workers are compared before they begin."""
+
+    def body(rank):
+        import torch
+
+        import relume
+
+        run = relume.init()
+        model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+        run.protect(model=model)
+        if run.is_main:
+            with run.aside("sanity check"):
+                model(torch.rand(5, 4)).sum().backward()
+                model.eval()
+        assert all(parameter.grad is None for parameter in model.parameters())
+        assert model.training
+        for step in run.steps(relume.Shards(torch.rand(8, 4), global_batch_size=8, shards=4), total=3):
+            for batch in step:
+                model(batch).sum().backward()
+
+    result = run_fleet(body, workers=2, tmp_path=tmp_path)
+    assert (result.exit_code, result.incidents) == (0, []), result.output
+
+
+def test_values_of_the_users_own_are_part_of_every_digest(tmp_path):
+    import relume.train.run as run_module
+
+    def digests(name, value):
+        def keep(rank, step):
+            run_module._current.vars.best = [value, {"step": step.number}]
+
+        folder = tmp_path / name
+        folder.mkdir()
+        records = {"RELUME_RECORD": str(folder / "records")}
+        result = run_fleet(script(folder, after=keep), workers=2, tmp_path=folder, environment=records)
+        check(folder, result, lost={})
+        lines = [(folder / "records" / f"record-{rank}.jsonl").read_text().splitlines() for rank in range(2)]
+        first, second = ([json.loads(line)["digest"] for line in each] for each in lines)
+        assert first == second
+        return first
+
+    one, again, other = digests("one", 1.0), digests("again", 1.0), digests("other", 1.5)
+    assert one == again
+    assert not set(one) & set(other)
 
 
 def test_an_aside_on_main_alone_changes_no_bit(tmp_path):

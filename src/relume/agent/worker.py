@@ -61,7 +61,7 @@ class Worker:
         return True
 
     def hear(self, data: bytes) -> None:
-        """Keep what the worker wrote to standard error: the end of it is evidence, and a stack that it was asked for."""
+        """Keep what the worker wrote to standard error: its last words are evidence, and so is a stack."""
         self.tail = (self.tail + data)[-_TAIL_BYTES:]
         if self.stack is not None:
             self.stack += data

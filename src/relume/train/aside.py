@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from relume.train import rng
+from relume.train.buffers import Buffers
 
 if TYPE_CHECKING:
     from relume.train.loop import Loop
@@ -27,7 +28,7 @@ def aside(run: Run, loop: Loop | None, label: str) -> Iterator[None]:
     phase, state = progress.phase, rng.capture()
     modules = [module for root in run.protected.modules.values() for module in root.modules()]
     modes = [module.training for module in modules]
-    put_back = _hold(loop) if loop is not None else None
+    put_back = _hold(run, loop)
     progress.enter("aside")
     try:
         yield
@@ -36,16 +37,18 @@ def aside(run: Run, loop: Loop | None, label: str) -> Iterator[None]:
         rng.restore(state)
         for module, mode in zip(modules, modes, strict=True):
             module.training = mode
-        if put_back is not None:
-            put_back.close()
+        put_back.close()
 
 
-def _hold(loop: Loop) -> contextlib.ExitStack:
+def _hold(run: Run, loop: Loop | None) -> contextlib.ExitStack:
     """Let backward be, and return what puts gradients and buffers back."""
     stack = contextlib.ExitStack()
-    stack.enter_context(loop.catcher.ignoring())
-    stack.callback(loop.state.put_back, loop.state.snapshot())
-    for parameter in loop.parameters:
+    if loop is not None:
+        stack.enter_context(loop.catcher.ignoring())
+    state = loop.state if loop is not None else Buffers(run.protected.buffers())
+    parameters = loop.parameters if loop is not None else [each for _, each in run.protected.parameters()]
+    stack.callback(state.put_back, state.snapshot())
+    for parameter in parameters:
         gradient = parameter.grad
         stack.callback(_put_back, parameter, gradient, None if gradient is None else gradient.clone())
     return stack
