@@ -58,10 +58,10 @@ class Forked:
     @staticmethod
     def _close_others(kept: set[int]) -> None:
         """As a fresh program would have it: the agent's ends of sockets and pipes are the agent's alone."""
-        for name in os.listdir("/proc/self/fd"):
-            if int(name) not in kept:
+        for link in Path("/proc/self/fd").iterdir():
+            if int(link.name) not in kept:
                 with contextlib.suppress(OSError):
-                    os.close(int(name))
+                    os.close(int(link.name))
 
     def _child(self, environment: dict[str, str]) -> None:
         code = 1
@@ -71,9 +71,9 @@ class Forked:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
             sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
-            sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+            sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
             sys.__stderr__ = sys.stderr  # type: ignore[misc]
-            sys.excepthook = lambda kind, error, trace: traceback.print_exception(kind, error, trace)
+            sys.excepthook = traceback.print_exception
             os.environ.clear()
             os.environ.update(environment)
             run_module._current = None

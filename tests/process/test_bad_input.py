@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from relume.errors import (
 )
 from relume.torch_check import check_torch
 from tests import exact
-from tests.fleet import run_fleet
+from tests.fleet import Forked, run_fleet
 from tests.training import check, script
 
 ROWS = torch.arange(32.0).view(8, 4) / 32
@@ -641,3 +642,33 @@ def test_a_folder_that_holds_another_run(tmp_path):
     with pytest.raises(ConfigError, match=r"holds another run: choose another --run-dir, or remove it"):
         run_fleet(script(tmp_path), workers=1, tmp_path=tmp_path, run_dir=folder)
     assert (folder / "events.jsonl").read_bytes() == before
+
+
+def test_a_worker_that_cannot_be_started(tmp_path, monkeypatch):
+    """The others are ended, and nothing is left."""
+    spawn = Forked.spawn
+
+    def limited(self, command, environment, descriptors):
+        if environment["RANK"] == "2":
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return spawn(self, command, environment, descriptors)
+
+    monkeypatch.setattr(Forked, "spawn", limited)
+    folder = tmp_path / "run"
+    with pytest.raises(ConfigError, match=r"worker 2 of 3 cannot be started \(Resource .*\)\. Use fewer workers"):
+        run_fleet(script(tmp_path), workers=3, tmp_path=tmp_path, run_dir=folder)
+    lines = [json.loads(line)["event"] for line in (folder / "events.jsonl").read_text().splitlines()]
+    assert [line["kind"] for line in lines] == ["run_started", "worker_started", "worker_started", "run_ended"]
+    assert lines[-1]["exit_code"] == 2
+
+
+def test_words_that_are_no_text_are_told_all_the_same(tmp_path):
+    """A file name in another encoding, or an error as long as a tensor."""
+
+    def fail(rank, step):
+        raise ValueError(os.fsdecode(b"\xff") + "x" * 17_000_000)
+
+    result = run_fleet(script(tmp_path, inside=fail), workers=1, tmp_path=tmp_path)
+    assert (result.exit_code, result.outcome) == (1, "script_failed")
+    assert "its script raised ValueError: ?xxx" in result.reason
+    assert len(result.reason) < 3000

@@ -67,11 +67,14 @@ def run(*arguments, **options):
     return subprocess.run([*RELUME, *arguments], capture_output=True, text=True, timeout=100, check=False, **options)
 
 
-def plain(name, **variables):
-    """Run a script with plain Python, and return what it printed."""
-    environment = {**os.environ, **variables}
-    result = subprocess.run([sys.executable, name], env=environment, capture_output=True, text=True, check=True)
-    return result.stdout.splitlines()
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """Run the training script with plain Python, and return the line with its bits."""
+    path = tmp_path_factory.mktemp("plain") / "train.py"
+    path.write_text(textwrap.dedent(TRAINING))
+    environment = {**os.environ, "RELUME_SHARDS": "4"}
+    result = subprocess.run([sys.executable, path], env=environment, capture_output=True, text=True, check=True)
+    return next(line for line in result.stdout.splitlines() if line.startswith("bits"))
 
 
 def start(*arguments):
@@ -101,7 +104,7 @@ def kinds(found, kind):
 # A run ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_and_all_that_it_leaves(here, tmp_path):
+def test_a_run_and_all_that_it_leaves(here, plain, tmp_path):
     here(TRAINING)
     result = run("run", "--standalone", "--nproc-per-node", "2", "--shards", "4", "train.py", "--lr", "3", "-x")
     assert result.returncode == 0, result.stderr
@@ -111,8 +114,7 @@ def test_a_run_and_all_that_it_leaves(here, tmp_path):
         f"[{rank}] arguments ['--lr', '3', '-x'] __main__" for rank in range(2)
     ]
     assert sorted(line for line in err if "main:" in line) == ["[0] is main: True", "[1] is main: False"]
-    bits = {line.split()[-1] for line in out if "bits" in line}
-    assert len(bits) == 1
+    bits = {line.partition(" ")[2] for line in out if "bits" in line}
     assert f"[completed]; folder {latest(tmp_path)}" in err[-1]
 
     folder = latest(tmp_path)
@@ -137,21 +139,20 @@ def test_a_run_and_all_that_it_leaves(here, tmp_path):
     (view,) = kinds(found, ViewInstalled)
     assert (view.members, view.assigned) == ((0, 1), ((0, 1), (2, 3)))
 
-    assert bits == {line.split()[-1] for line in plain("train.py", RELUME_SHARDS="4") if line.startswith("bits")}
+    assert bits == {plain}
 
 
-def test_a_worker_killed_by_hand_changes_nothing_and_is_told(here, tmp_path):
+def test_a_worker_killed_by_hand_changes_nothing_and_is_told(here, plain, tmp_path):
     here(TRAINING)
-    expected = plain("train.py")
     (tmp_path / "slowly").touch()
-    with start("run", "--workers", "2", "--run-dir", "here", "train.py") as process:
+    with start("run", "--workers", "2", "--shards", "4", "--run-dir", "here", "train.py") as process:
         until((tmp_path / "step-5").exists, 60)
         status = ask(next(iter(kinds(events(tmp_path / "here"), RunStarted))).run)
         assert (status.state, status.total, len(status.workers)) == ("steady", 40, 2)
         os.kill(status.workers[0].pid, signal.SIGKILL)
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
-    assert next(line for line in expected if "bits" in line) in output
+    assert plain in output
     assert "[1] is main: True" in output  # the other one is main from then on
     (loss,) = kinds(events(tmp_path / "here"), WorkerLost)
     assert (loss.rank, loss.cause, loss.wait_status, loss.pid) == (0, "signal", 9, status.workers[0].pid)
@@ -199,8 +200,9 @@ def test_a_module_is_run_by_its_name(here, tmp_path):
     (tmp_path / "package").mkdir()
     here("", "package/__init__.py")
     here("import sys; print(__name__, __package__, sys.argv[1:])", "package/train.py")
-    result = run("run", "--workers", "1", "-m", "package.train", "--steps", "3")
-    assert result.stdout == "[0] __main__ package ['--steps', '3']\n"
+    result = run("run", "--workers", "1", "-m", "package.train", "--steps", os.fsdecode(b"\xff"))
+    assert result.stdout == "[0] __main__ package ['--steps', '\\udcff']\n"
+    assert result.returncode == 3
     assert run("run", "--workers", "1", "-m", "package.nothing").returncode == 1
 
 

@@ -87,8 +87,9 @@ def test_the_agent_holds_nothing_of_a_lost_worker(tmp_path):
     traps = [{"rank": rank, "step": 2 + 3 * rank, "phase": "update", "action": "kill"} for rank in range(3)]
     result = run_fleet(script(tmp_path, total=12, after=slow), workers=4, tmp_path=tmp_path, traps=traps, watcher=watch)
     check(tmp_path, result, lost=dict.fromkeys(range(3), "signal"), main=3, total=12)
-    per_worker = 4
-    assert open_at["lost-0"] - open_at["lost-1"] == open_at["lost-1"] - open_at["lost-2"] == per_worker
+    freed = open_at["lost-0"] - open_at["lost-1"]
+    assert freed >= 4  # its socket, its pidfd and two pipes
+    assert open_at["lost-1"] - open_at["lost-2"] == freed
 
 
 def test_a_run_is_seen_by_nobody_else(tmp_path):

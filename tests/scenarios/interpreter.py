@@ -33,11 +33,11 @@ shows, `look` has the watch judge it, and what the watch says becomes an event, 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 from relume.agent import worker as agent
@@ -146,10 +146,11 @@ class Stage:
         wait_status = named.get(status) or int(status) << 8
         raised = Raised(*error.split(" at "), traceback="...") if error else None
         for rank in numbers(ranks):
-            process = SimpleNamespace(raised=raised, resident_bytes=int(mib) << 20, tail=[])
+            bare = {each.name: None for each in dataclasses.fields(agent.Worker) if each.init and _is_needed(each)}
+            process = agent.Worker(**bare)  # type: ignore[arg-type]
+            process.raised, process.resident_bytes = raised, int(mib) << 20
             with mock.patch.object(agent, "oom_kills", return_value=7 + int(oom)):
-                cause = agent.cause_of_exit(process, wait_status, 7)  # type: ignore[arg-type]
-            self._tell(Lost(rank, cause))
+                self._tell(Lost(rank, agent.cause_of_exit(process, wait_status, 7)))
 
     def _do_fenced(self, ranks: str) -> None:
         for rank in numbers(ranks):
@@ -204,6 +205,10 @@ class Stage:
         except ConfigError as error:
             return [f"refused: {error}"]
         return [f"promise {limits.promise_s:g}s, hang {limits.hang_s:g}s, start {limits.start_s:g}s"]
+
+
+def _is_needed(each: dataclasses.Field[object]) -> bool:
+    return each.default is MISSING and each.default_factory is MISSING
 
 
 def rendered(text: str, stage: Stage) -> Iterator[str]:

@@ -11,7 +11,7 @@ from relume.core.coordinator import Outcome
 from tests.scenarios.explorer import World
 from tests.scenarios.laws import Broken
 
-WORLDS = 400
+WORLDS = 500
 
 
 def world(seed, **settings):

@@ -1,4 +1,4 @@
-"""Making sure that a worker can no longer write (Invariant 4).
+"""Making sure that a worker can no longer write (Invariant 4), and seeing at once that one is doomed.
 
 The whole process group is killed, data loaders included. A worker is fenced when every one of its tasks is gone or
 on its way out of the kernel (PF_EXITING): that is milliseconds before a pidfd fires, which waits for memory to be
@@ -13,8 +13,10 @@ import signal
 from pathlib import Path
 
 _PF_EXITING = 0x4
-_FLAGS = 6
-"""Place of `flags` in /proc/PID/task/TID/stat, counted from the field after the command's closing bracket."""
+_FLAGS, _EXIT_CODE = 6, 49
+"""Places in /proc/PID/stat and /proc/PID/task/TID/stat, counted from the field after the command's closing bracket."""
+_STOPS = frozenset({signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
+"""A stopped process shows the signal that stopped it where a doomed one shows the one that kills it."""
 
 
 def kill_group(pid: int) -> None:
@@ -22,6 +24,24 @@ def kill_group(pid: int) -> None:
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
+
+
+def doom(stat: int) -> int:
+    """Return the wait status that a deadly signal has in store for a process, 0 if none has.
+
+    `stat` is a descriptor of its /proc/PID/stat, whose last field tells it from the moment the signal is sent. After
+    that the process has to be scheduled to die of it (0.4 ms, on busy cores 10), and its memory to be torn down before
+    the pidfd fires (26 ms for a small worker, on busy cores 155).
+    """
+    try:
+        text = os.pread(stat, 1024, 0)
+    except OSError:
+        return 0  # it is gone and reaped
+    if text.endswith(b" 0\n"):
+        return 0  # nearly always
+    status = int(text[text.rindex(b")") + 2 :].split()[_EXIT_CODE])
+    number = status & 0x7F
+    return status if number and number not in _STOPS else 0
 
 
 def is_fenced(pid: int) -> bool:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from relume.agent.arena import Arena
-from relume.agent.fence import is_fenced, is_stopped, kill_group
+from relume.agent.fence import doom, is_fenced, is_stopped, kill_group
 from relume.agent.guard import Guard
 from relume.agent.incidents import IncidentDesk
 from relume.agent.output import Terminal
@@ -33,11 +33,13 @@ from relume.arena.progress import STACK_SIGNAL, Moment
 from relume.core import events as core
 from relume.core.coordinator import Coordinator, Limits, State
 from relume.core.detect import Sample, Watch
-from relume.errors import FrameError, MemoryShortage
+from relume.errors import ConfigError, FrameError, MemoryShortage
 from relume.wire import events, messages
 
 TICK_S = 0.2
 FENCE_POLL_S = 0.0005
+DOOM_POLL_S = 0.005
+"""For four workers on busy cores, looking so often takes 0.8 % of one; a kill is seen in 3 ms instead of 26 to 155."""
 STACK_WAIT_S = 0.3
 IDLE_S = 1.0
 BLIND_S = 2.0
@@ -103,26 +105,28 @@ class Supervisor:
         for number in (signal.SIGINT, signal.SIGTERM):
             self._loop.add_signal_handler(number, self._interrupt, number)
         try:
-            started = events.RunStarted(settings.run_id, os.getpid(), settings.workers, tuple(settings.command))
-            self._event(started)
+            command = tuple(part.encode("utf-8", "replace").decode() for part in settings.command)
+            self._event(events.RunStarted(settings.run_id, os.getpid(), settings.workers, command))
             server.start(self._loop)
             self._guard = Guard(settings.run_dir)
             for rank in range(settings.workers):
                 self._start_worker(rank)
+            self._look_for_doomed()
             ticker = asyncio.create_task(self._tick())
             ticker.add_done_callback(self._on_ticker_end)
             await self._over.wait()
+        except ConfigError as error:
+            self._end("usage", str(error))
+            raise
         finally:
             if ticker is not None:
                 ticker.cancel()
-            await self._tear_down()
+            result = await self._tear_down()
             server.close(self._loop)
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._loop.remove_signal_handler(number)
-        assert self._result is not None
-        self._event(events.RunEnded(self._result.outcome, self._result.reason, self._result.exit_code))
-        self._dir.close()
-        return self._result
+            self._dir.close()
+        return result
 
     def _end(self, outcome: str, reason: str) -> None:
         if self._result is None:
@@ -151,10 +155,10 @@ class Supervisor:
                 if worker.wait_status is None:
                     kill_group(worker.pid)
 
-    async def _tear_down(self) -> None:
-        """End every process of the run, politely first if a person asked, and close everything."""
-        if self._result is None:
-            self._result = Result("internal", "the agent failed", EXIT_CODES["internal"])
+    async def _tear_down(self) -> Result:
+        """End every process of the run, politely first if a person asked, and close everything; return how it ended."""
+        result = self._result or Result("internal", "the agent failed", EXIT_CODES["internal"])
+        self._result = result
         if self._interrupts:
             for worker in self._running():
                 with contextlib.suppress(ProcessLookupError):
@@ -173,6 +177,8 @@ class Supervisor:
             worker.close()
         self._end_helpers()
         self._arena.close()
+        self._event(events.RunEnded(result.outcome, result.reason, result.exit_code))
+        return result
 
     def _end_helpers(self) -> None:
         for burner in self._burners:
@@ -205,12 +211,19 @@ class Supervisor:
         if settings.shards is not None:
             run["RELUME_SHARDS"] = str(settings.shards)
         variables = environment(rank, settings.workers, threads=settings.threads, port=settings.port, run=run)
-        started = self._spawner.spawn(settings.command, variables, descriptors)
-        theirs.close()
-        worker = Worker(rank, started.pid, os.pidfd_open(started.pid), ours, {started.out: "out", started.err: "err"})
+        with theirs:
+            try:
+                started = self._spawner.spawn(settings.command, variables, descriptors)
+            except OSError as error:
+                ours.close()
+                text = f"worker {rank} of {settings.workers} cannot be started ({error.strerror})."
+                raise ConfigError(text + " Use fewer workers (--workers), or raise the limit (ulimit -a)") from error
+        worker = Worker(rank, started.pid, -1, ours, {started.out: "out", started.err: "err"})
         self._workers[rank] = worker
         if self._guard is not None:
             self._guard.watch(rank, started.pid)
+        worker.pidfd = os.pidfd_open(started.pid)
+        worker.stat = os.open(f"/proc/{started.pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         self._loop.add_reader(worker.pidfd, self._on_exit, worker)
         self._loop.add_reader(ours, self._on_message, worker)
         for descriptor in worker.pipes:
@@ -303,7 +316,7 @@ class Supervisor:
         else:
             for descriptor in list(worker.pipes):
                 self._on_output(worker, descriptor)  # its last words are part of the evidence
-            self._tell(core.Lost(worker.rank, cause_of_exit(worker, status, self._oom_kills)))
+            self._tell(core.Lost(worker.rank, self._cause_of(worker, status)))
         self._fenced(worker)
         self._desk.flush()
         if self._guard is not None:
@@ -317,6 +330,21 @@ class Supervisor:
             while data := worker.connection.recv(1 << 16):
                 for message in worker.decoder.feed(data):
                     self._handle_message(worker, message)
+
+    def _cause_of(self, worker: Worker, status: int) -> core.Cause:
+        if worker.cause is None:
+            worker.cause = cause_of_exit(worker, status, self._oom_kills)
+            self._oom_kills += worker.cause.kind == "out_of_memory"  # one of them is explained now
+        return worker.cause
+
+    def _look_for_doomed(self) -> None:
+        """Do not wait for the pidfd of a worker that a signal has killed: its memory is torn down first."""
+        for worker in self._workers.values():
+            if worker.wait_status is None and not worker.condemned and (status := doom(worker.stat)):
+                self._on_message_rest(worker)
+                self._tell(core.Lost(worker.rank, self._cause_of(worker, status)))
+        if self._result is None:
+            self._loop.call_later(DOOM_POLL_S, self._look_for_doomed)
 
     async def _tick(self) -> None:
         while True:

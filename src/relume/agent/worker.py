@@ -22,7 +22,10 @@ _TAIL_BYTES = 4000
 
 @dataclass(slots=True)
 class Worker:
-    """See the module's docstring. `wait_status` is what waitpid gave, None while it runs."""
+    """See the module's docstring. `wait_status` is what waitpid gave, None while it runs.
+
+    `stat` is a descriptor of its /proc/PID/stat, which the agent reads all the time.
+    """
 
     rank: int
     pid: int
@@ -40,7 +43,9 @@ class Worker:
     self_fenced: bool = False
     fenced: bool = False
     resident_bytes: int = 0
+    stat: int = -1
     stack: bytearray | None = None
+    cause: Cause | None = None
 
     def send(self, message: ToWorker) -> bool:
         """Send `message` without ever blocking; False if the worker takes nothing any more."""
@@ -75,9 +80,10 @@ class Worker:
     def close_link(self) -> None:
         """Close what nothing comes from any more once the process is waited for."""
         self.connection.close()
-        pidfd, self.pidfd = self.pidfd, -1
-        if pidfd >= 0:
-            os.close(pidfd)
+        for descriptor in (self.pidfd, self.stat):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.pidfd = self.stat = -1
 
     def close(self) -> None:
         """Close every descriptor."""
@@ -119,7 +125,8 @@ def cause_of_exit(worker: Worker, status: int, oom_kills_before: int) -> Cause:
 
 def raised_cause(raised: Raised) -> Cause:
     """Return the cause for a script that raised."""
-    return Cause("raised", f"its script raised {raised.error} at {raised.where}", {"where": raised.where})
+    place = f" at {raised.where}" if raised.where else ""
+    return Cause("raised", f"its script raised {raised.error}{place}", {"where": raised.where})
 
 
 def hung_cause(cause: Cause, stack: str) -> Cause:

@@ -18,7 +18,7 @@ WORD = 8
 PAGE = 4096
 ALIGNMENT = 128
 """Slot and result views, and blocks, start on this. MKL's bits depend on alignment to 64 (DESIGN.md); twice that keeps
-any cut through a half-precision parameter at a multiple of 64 elements, torch's vector loop (`GradientLayout.spans`)."""
+any cut through a half-precision parameter at a multiple of 64 elements, as torch's vector loop (`GradientLayout.spans`)."""
 
 SLOTS_EAGER = 2
 SLOT_WORDS = 128

@@ -11,6 +11,7 @@ import ctypes
 import errno
 import mmap
 import os
+import platform
 import sys
 from pathlib import Path
 
@@ -21,6 +22,8 @@ if sys.platform != "win32":
     import fcntl
 
 _F_ADD_SEALS, _F_SEAL_SHRINK = 1033, 2
+_MAP_NORESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000 if platform.machine() in {"x86_64", "aarch64"} else 0)
+"""Python has no name for it before 3.13."""
 _HEADROOM = 256 << 20
 
 
@@ -71,7 +74,13 @@ def attach(descriptor: int, size: int) -> mmap.mmap:
 
 
 def private(size: int) -> mmap.mmap:
-    """Return private memory with the properties of an arena, for a run of one worker (all platforms)."""
+    """Return private memory with the properties of an arena, for a run of one worker (all platforms).
+
+    Most of it is address space for slots that are never used. Linux would count all of it against the host's memory
+    and refuse, unless it is told not to.
+    """
+    if sys.platform == "linux":
+        return mmap.mmap(-1, size, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
     return mmap.mmap(-1, size)
 
 

@@ -69,14 +69,18 @@ class Engine:
 
     def publish(self, slot: int, shard: int, note: Note, buffers: Callable[[torch.Tensor], None]) -> None:
         """Seal the leaf of `shard` that stands in `slot`. `buffers` writes the buffers (called for shard 0 only)."""
-        result = self._step % RESULTS
-        # Rule 6 lets these places be written: this worker has taken the step before, so that one is complete, so
-        # every member has taken the one before that, whose note and buffers stood here.
-        self._store.notes.write(result, shard, note)
-        if shard == 0:
-            buffers(self._store.buffers(self._step))
+
+        def whole() -> None:
+            # Rule 6 lets these places be written: this worker has taken the step before, so that one is complete, so
+            # every member has taken the one before that, whose note and buffers stood here. They are other workers'
+            # places too, so the pen is needed: one that has left by plan may come by here much later (Invariant 3).
+            self._store.notes.write(self._step % RESULTS, shard, note)
+            if shard == 0:
+                buffers(self._store.buffers(self._step))
+            self._slots.seal(slot, self._step, shard)
+
         self._progress.spring("publish")
-        self._standing.write(lambda: self._slots.seal(slot, self._step, shard))
+        self._standing.write(whole)
         self._sealed.add(shard)
         self._progress.spring("publish")
 

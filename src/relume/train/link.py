@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from relume.errors import FrameError
 from relume.train.standing import Standing
 from relume.wire.framing import Decoder, encode
 from relume.wire.messages import Ask, Close, Install, Promised, Stop, ToWorker
@@ -63,8 +64,11 @@ class Link:
                 return
             if not data:
                 self._die_with_agent()
-            for message in decoder.feed(data):
-                self._handle(message)
+            try:
+                for message in decoder.feed(data):
+                    self._handle(message)
+            except FrameError as error:
+                self._end(f"its agent sent what is no message: {error}")
 
     def _handle(self, message: ToWorker) -> None:
         if isinstance(message, Ask):

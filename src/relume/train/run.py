@@ -198,8 +198,10 @@ class Run:
                 "relume: a worker that computes no shard in a step does not run the inner loop's body, so names that "
                 "only the inner loop sets are unset there. Log with step.log(x=...) and read step.mean('x')"
             )
-        self._hook(kind, error, trace)
-        self._tell(error)
+        try:
+            self._hook(kind, error, trace)
+        finally:
+            self._tell(error)
 
     def _tell(self, error: BaseException) -> None:
         """Tell the agent that the script failed: others go on, this worker writes nothing any more."""
@@ -207,11 +209,12 @@ class Run:
         if self.seat.link is None:
             return
         frames = traceback.extract_tb(error.__traceback__)
-        where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "the end of its loop"
-        text = "".join(traceback.format_exception(error))
-        summary = traceback.format_exception_only(error)[0].strip()
+        where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+        trace = "".join(traceback.format_exception(error))[-20_000:]
+        summary = traceback.format_exception_only(error)[0].strip()[:2000]
         self.seat.standing.retire()
-        self.seat.link.send(Raised(summary, where, text[-20_000:]))
+        summary, where, trace = (text.encode("utf-8", "replace").decode() for text in (summary, where, trace))
+        self.seat.link.send(Raised(summary, where, trace))
 
 
 def init(seed: int = 0, *, exact: bool = True, threads: int | None = None) -> Run:

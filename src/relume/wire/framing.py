@@ -52,6 +52,6 @@ class Decoder(Generic[M]):
             del self._pending[:end]
             try:
                 messages.append(self._decoder.decode(body))
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise FrameError(f"a frame of {length} bytes is no message of this protocol: {error}") from error
         return messages

@@ -8,7 +8,7 @@ from relume.arena.progress import PHASES
 from relume.core.detect import EXEMPT, STOPPED_S, Sample, Watch
 
 
-def sample(rank=0, counter=1, phase="forward", stopped=False):  # noqa: FBT002
+def sample(rank=0, counter=1, phase="forward", stopped=False):
     return Sample(rank, counter, phase, 3, 2, stopped)
 
 

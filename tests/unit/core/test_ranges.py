@@ -68,10 +68,10 @@ def test_what_is_no_node_has_no_parent(node):
         parent(node, 8)
 
 
-@given(shards=sizes, data=st.data())
+@given(shards=st.integers(1, 40), data=st.data())
 def test_a_cover_is_the_widest_seals_from_left_to_right_or_none(shards, data):
     everything = nodes(shards)
-    sealed = data.draw(st.lists(st.sampled_from(everything), max_size=60))
+    sealed = data.draw(st.lists(st.sampled_from(everything), max_size=30))
     if data.draw(st.booleans()):
         sealed += [(shard, shard + 1) for shard in range(shards)]
     found = cover(sealed, shards)

@@ -1,4 +1,4 @@
-"""Where gradients stand: the parameter's strides, 64 bytes, one dtype after the other, nothing over anything."""
+"""Where gradients stand: the parameter's strides, aligned, one dtype after the other, nothing over anything."""
 
 from __future__ import annotations
 
@@ -36,9 +36,12 @@ ODD = {
 
 @pytest.mark.parametrize("make", ODD.values(), ids=ODD.keys())
 def test_strides_are_those_that_autograd_gives_the_gradient(make):
+    def steps(tensor, strides):
+        return [stride for stride, size in zip(strides, tensor.shape, strict=True) if size > 1]
+
     parameter = make().detach().requires_grad_()
     (parameter * 2).sum().backward()
-    assert dense_strides(parameter) == parameter.grad.stride()
+    assert steps(parameter, dense_strides(parameter)) == steps(parameter, parameter.grad.stride())
 
 
 @pytest.mark.parametrize("make", ODD.values(), ids=ODD.keys())
