@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from relume.arena.layout import RESULTS, SLOTS_EAGER, slots_max
 from relume.core import ranges
-from relume.core.coordinator import Coordinator, Limits, Outcome, State
+from relume.core.coordinator import Coordinator, State
 from relume.core.events import (
     AskPromise,
     Cause,
@@ -39,8 +39,10 @@ from relume.core.events import (
     Reserved,
     Tick,
 )
+from relume.core.limits import Limits
 from relume.core.plan import Inventory
 from relume.core.ranges import Range
+from relume.core.verdict import Outcome
 from relume.core.view import owner, shards_of
 from relume.reduce.tree import fold
 from relume.wire.messages import Ballot, Shape, View

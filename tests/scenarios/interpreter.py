@@ -41,7 +41,7 @@ from pathlib import Path
 from unittest import mock
 
 from relume.agent import worker as agent
-from relume.core.coordinator import TRANSITIONS, Coordinator, Limits, State
+from relume.core.coordinator import TRANSITIONS, Coordinator, State
 from relume.core.detect import Sample, Watch
 from relume.core.events import (
     Cause,
@@ -59,6 +59,7 @@ from relume.core.events import (
     Reserved,
     Tick,
 )
+from relume.core.limits import Limits
 from relume.errors import ConfigError
 from relume.wire.messages import Raised, Shape
 from tests.scenarios import language

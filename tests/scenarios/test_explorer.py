@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from relume.core.coordinator import Outcome
+from relume.core.verdict import Outcome
 from tests.scenarios.explorer import World
 from tests.scenarios.laws import Broken
 

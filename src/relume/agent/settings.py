@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from relume.core.coordinator import Outcome
+from relume.core.verdict import Outcome
 
 EXIT_CODES = MappingProxyType(
     {
@@ -19,6 +19,7 @@ EXIT_CODES = MappingProxyType(
         Outcome.ALL_LOST.value: 6,
         Outcome.TOO_FEW.value: 7,
         Outcome.TAIL_LOST.value: 8,
+        Outcome.UNFENCED.value: 9,
         "internal": 70,
         "interrupted": 130,
         "terminated": 143,

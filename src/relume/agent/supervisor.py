@@ -31,8 +31,9 @@ from relume.agent.status import StatusServer
 from relume.agent.worker import Worker, cause_of_exit, hung_cause, oom_kills, raised_cause
 from relume.arena.progress import STACK_SIGNAL, Moment
 from relume.core import events as core
-from relume.core.coordinator import Coordinator, Limits, State
+from relume.core.coordinator import Coordinator, State
 from relume.core.detect import Sample, Watch
+from relume.core.limits import Limits
 from relume.errors import ConfigError, FrameError, MemoryShortage
 from relume.wire import events, messages
 
@@ -85,7 +86,6 @@ class Supervisor:
         self._guard: Guard | None = None
         self._oom_kills = oom_kills()
         self._started_s = time.monotonic()
-        self._moved: dict[int, int] = {}
         self._facts: dict[str, Any] = {
             "run": settings.run_id,
             "command": list(settings.command),

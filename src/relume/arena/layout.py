@@ -18,10 +18,10 @@ WORD = 8
 PAGE = 4096
 ALIGNMENT = 128
 """Slot and result views, and blocks, start on this. MKL's bits depend on alignment to 64 (DESIGN.md); twice that keeps
-any cut through a half-precision parameter at a multiple of 64 elements, as torch's vector loop (`GradientLayout.spans`)."""
+any cut through a half-precision parameter at whole vectors of torch's loop (`GradientLayout.spans`)."""
 
 SLOTS_EAGER = 2
-SLOT_WORDS = 128
+SLOT_WORDS = SHARDS_MAX // 2 + 2
 BLOCKS_MAX = 64
 BLOCK_BYTES_MIN = 64 << 10
 RESULTS = 2
@@ -75,7 +75,7 @@ def slots_max(shards: int) -> int:
     A contiguous range needs at most 2 log2 S (DESIGN.md). What a worker inherits from several dead ones in one step
     may be scattered; half of the shards is then the worst that does not merge. Slots take memory when first used.
     """
-    return min(SLOT_WORDS, max(SLOTS_EAGER, shards // 2 + 2))
+    return max(SLOTS_EAGER, shards // 2 + 2)
 
 
 def block_bounds(gradient_bytes: int) -> list[tuple[int, int]]:

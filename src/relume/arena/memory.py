@@ -115,11 +115,3 @@ def _shortage(layout: DataLayout, available: int) -> str:
         f"one gradient is {gradient:.1f} MiB, and the arena holds {SLOTS_EAGER} for each of {layout.workers} workers "
         f"and 2 results. Use fewer workers on this host (--workers), or a model with fewer trainable parameters"
     )
-
-
-def populate(memory: mmap.mmap) -> None:
-    """Map every page of `memory` now, so that no step pays for first touches. Best effort (Linux 5.14)."""
-    populate_write = 23
-    libc = ctypes.CDLL(None, use_errno=True)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(len(memory)), populate_write)

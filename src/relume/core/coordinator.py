@@ -15,10 +15,9 @@ States::
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from enum import Enum
 from typing import Any
 
 from relume.core import view as views
@@ -46,8 +45,10 @@ from relume.core.events import (
     Reserved,
     Tick,
 )
+from relume.core.limits import Limits
+from relume.core.members import Member
 from relume.core.plan import Moved, replan
-from relume.errors import ConfigError
+from relume.core.verdict import Outcome, after_the_last_step, disagreement, listing, without_members
 from relume.wire.messages import Ballot, Shape, View
 
 
@@ -62,58 +63,6 @@ class State(Enum):
     ENDED = "ended"
 
 
-class Outcome(StrEnum):
-    """How a run ends, as told by `EndRun`; the command line turns it into an exit code."""
-
-    COMPLETED = "completed"
-    SCRIPT_FAILED = "script_failed"
-    NO_STEPS = "no_steps"
-    DIVERGED = "diverged"
-    NO_MEMORY = "no_memory"
-    ALL_LOST = "all_lost"
-    TOO_FEW = "too_few"
-    TAIL_LOST = "tail_lost"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of all waits for a worker, in seconds; they derive from one knob and are ordered (scenario 12).
-
-    A ballot is over well before those who wait for it could look hung themselves; `core.detect` watches by `hang_s`.
-    """
-
-    hang_s: float
-    start_s: float
-    promise_s: float
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.promise_s < self.hang_s < self.start_s < float("inf"):
-            order = f"promise {self.promise_s:g} s < hang {self.hang_s:g} s < start {self.start_s:g} s"
-            raise ConfigError(f"time limits have to be ordered and finite: {order}. Give --hang-timeout alone")
-
-    @classmethod
-    def derive(cls, hang_timeout_s: float) -> Limits:
-        """Return limits that are ordered for a given `--hang-timeout`. Raises `ConfigError` if that cannot be."""
-        return cls(hang_s=hang_timeout_s, start_s=2 * hang_timeout_s, promise_s=min(10.0, hang_timeout_s / 2))
-
-
-@dataclass(slots=True)
-class _Member:
-    joined: Joined | None = None
-    joined_s: float = 0.0
-    cause: Cause | None = None
-    lost_s: float = 0.0
-    fenced_s: float | None = None
-    promised: Ballot = views.NONE
-    done: int | None = None
-    exited: bool = False
-    step: int = -1
-
-    @property
-    def alive(self) -> bool:
-        return self.cause is None
-
-
 @dataclass(slots=True)
 class Coordinator:
     """Feed it events through `handle`; do what it answers, in order."""
@@ -125,7 +74,7 @@ class Coordinator:
     state: State = State.FORMING
     view: View | None = None
     ballot: Ballot = views.NONE
-    _members: dict[int, _Member] = field(default_factory=dict)
+    _members: dict[int, Member] = field(default_factory=dict)
     _reserved: bool = False
     _shape: Shape | None = None
     _ballot_s: float = 0.0
@@ -134,7 +83,7 @@ class Coordinator:
     _out: list[Instruction] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._members = {rank: _Member() for rank in range(self.workers)}
+        self._members = {rank: Member() for rank in range(self.workers)}
         self.ballot = (self.epoch, 0)
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
@@ -180,7 +129,7 @@ class Coordinator:
             return
         if not fenced or len(joined) < len(alive) or not self._reserved or self._shape is None:
             return
-        difference = _disagreement(joined, self._shape)
+        difference = disagreement(joined, self._shape)
         if difference:
             self._end(Outcome.DIVERGED, difference)
             return
@@ -352,15 +301,7 @@ class Coordinator:
         if self.alive() or any(not m.alive and m.fenced_s is None for m in self._members.values()):
             return
         assert self.view is not None
-        main = self._members[self.view.main]
-        if main.exited:
-            self._end(Outcome.COMPLETED, "every step is done")
-        elif main.cause is not None and main.cause.kind in {"raised", "exit_code"}:
-            self._end(Outcome.SCRIPT_FAILED, f"worker {self.view.main}, after the last step: {main.cause.text}")
-        else:
-            text = main.cause.text if main.cause else ""
-            reason = f"every step is done, but worker {self.view.main} (main) was lost in what the script does after: "
-            self._end(Outcome.TAIL_LOST, reason + text)
+        self._end(*after_the_last_step(self.view.main, self._members[self.view.main]))
 
     def _end_if_too_few(self, survivors: list[int]) -> bool:
         """End the run if nobody is left, or fewer than it may go on with (scenario 17)."""
@@ -369,27 +310,16 @@ class Coordinator:
         elif len(survivors) < self.min_workers:
             left = "1 worker is" if len(survivors) == 1 else f"{len(survivors)} workers are"
             causes = [m.cause for m in self._members.values() if m.cause is not None]
-            self._end(Outcome.TOO_FEW, f"{left} left and --min-workers is {self.min_workers}: {_listing(causes)}")
+            self._end(Outcome.TOO_FEW, f"{left} left and --min-workers is {self.min_workers}: {listing(causes)}")
         else:
             return False
         return True
 
     def _end_without_members(self) -> None:
-        causes = [m.cause for m in self._members.values() if m.cause is not None]
-        if self.view is None and all(cause.kind == "left_early" for cause in causes):
-            reason = "the script ended without calling run.steps(): relume.init(), run.protect(...), "
+        outcome, reason = without_members(list(self._members.values()), began=self.view is not None)
+        if outcome is Outcome.NO_STEPS:
             self._open = []  # one mistake in a script, and no incident of any worker
-            self._end(Outcome.NO_STEPS, reason + "then loop `for step in run.steps(data, total=...)`")
-            return
-        raised = [cause for cause in causes if cause.kind in {"raised", "exit_code"}]
-        if raised and max(self._members.values(), key=lambda m: m.lost_s).cause in raised:
-            places = [cause.evidence.get("where", cause.text) for cause in raised]  # words may differ, such as a rank
-            place, times = Counter(places).most_common(1)[0]
-            text = raised[places.index(place)].text
-            everywhere = f"all {times} workers" if times == self.workers else f"{times} of {self.workers} workers"
-            self._end(Outcome.SCRIPT_FAILED, f"the script failed in {everywhere}: {text}")
-            return
-        self._end(Outcome.ALL_LOST, f"no worker is left: {_listing(causes)}")
+        self._end(outcome, reason)
 
     def _end(self, outcome: Outcome, reason: str) -> None:
         self.state = State.ENDED
@@ -400,9 +330,9 @@ class Coordinator:
 
     def _tick_forming(self, event: Tick, now: float) -> None:
         """A worker that never reaches its first step does not hold the others for ever (Invariant 6)."""
-        del event
+        self._tick_fence(event, now)
         joined = [m.joined_s for m in self._members.values() if m.alive and m.joined is not None]
-        if not joined or now - min(joined) < self.limits.start_s:
+        if self.state is State.ENDED or not joined or now - min(joined) < self.limits.start_s:
             return
         for rank in self.alive():
             if self._members[rank].joined is None:
@@ -411,8 +341,8 @@ class Coordinator:
 
     def _tick_ballot(self, event: Tick, now: float) -> None:
         """Whoever does not promise in time is lost too."""
-        del event
-        if now - self._ballot_s < self.limits.promise_s:
+        self._tick_fence(event, now)
+        if self.state is State.ENDED or now - self._ballot_s < self.limits.promise_s:
             return
         silent = [rank for rank in self.alive() if self._members[rank].promised < self.ballot]
         text = f"it did not answer a ballot within {self.limits.promise_s:.1f} s"
@@ -420,27 +350,14 @@ class Coordinator:
         if condemned:
             self._call_ballot(now)
 
-
-def _listing(causes: list[Cause]) -> str:
-    """Return the causes in one line, the most frequent first."""
-    return "; ".join(f"{text} ({times}x)" for text, times in Counter(c.text for c in causes).most_common())
-
-
-def _disagreement(joined: dict[int, Joined], reserved: Shape) -> str | None:
-    """Say in one sentence how workers differ in what must be equal, or return None."""
-    terms = {rank: join.terms for rank, join in joined.items()}
-    ranks = sorted(terms)
-    counts = Counter(terms.values())
-    if len(counts) == 1:
-        odd = next((rank for rank in ranks if joined[rank].shape != reserved), None)
-        return None if odd is None else f"worker {odd} needs {joined[odd].shape}, and the arena was made for {reserved}"
-    usual, _ = counts.most_common(1)[0]
-    odd = next(rank for rank in ranks if terms[rank] != usual)
-    like = next(rank for rank in ranks if terms[rank] == usual)
-    for mine, theirs in zip(terms[odd], usual, strict=False):
-        if mine != theirs:
-            return f"worker {odd} differs from worker {like}: `{mine}` is not `{theirs}`"
-    return f"worker {odd} differs from worker {like}: {len(terms[odd])} lines of terms against {len(usual)}"
+    def _tick_fence(self, event: Tick, now: float) -> None:
+        """A worker that the kernel does not let go of could still write: nobody goes on, nor waits for ever."""
+        del event
+        for rank, member in self._members.items():
+            if not member.alive and member.fenced_s is None and now - member.lost_s >= self.limits.fence_s:
+                text = f"worker {rank} was killed {now - member.lost_s:.0f} s ago and the kernel does not let go of it "
+                self._end(Outcome.UNFENCED, text + "(a device or file system that hangs?), so it could still write")
+                return
 
 
 TRANSITIONS: dict[tuple[State, type[Event]], Callable[[Coordinator, Any, float], None]] = {
@@ -468,5 +385,6 @@ TRANSITIONS: dict[tuple[State, type[Event]], Callable[[Coordinator, Any, float],
     (State.CLOSED, Lost): Coordinator._lost_closed,
     (State.CLOSED, Fenced): Coordinator._fenced_closed,
     (State.CLOSED, Exited): Coordinator._exited_closed,
+    (State.CLOSED, Tick): Coordinator._tick_fence,
 }
 """Which event means something in which state. A pair that is not here changes nothing."""

@@ -47,9 +47,9 @@ class Seals:
     def sealed(self, step: int) -> Iterator[tuple[int, int, Range]]:
         """Yield (rank, slot, node) for every sealed node of `step`, the dead's included."""
         for rank, words in enumerate(self._slots):
-            for index, word in enumerate(words.tolist()):
-                if word >> (2 * _BITS) == step + 1:
-                    yield rank, index, unpack(word)[1]
+            seen = words.copy()  # each word is read once: its owner may unseal it meanwhile
+            for index in np.flatnonzero(seen >> np.uint64(2 * _BITS) == step + 1).tolist():
+                yield rank, index, unpack(int(seen[index]))[1]
 
     def seal_block(self, step: int, block: int) -> None:
         """Say that `block` of the result of `step` is whole."""
