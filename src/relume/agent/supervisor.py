@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from relume.agent.arena import Arena
-from relume.agent.fence import doom, is_fenced, is_stopped, kill_group
+from relume.agent.fence import is_fenced, kill_group
 from relume.agent.guard import Guard
 from relume.agent.incidents import IncidentDesk
 from relume.agent.output import Terminal
@@ -28,23 +28,15 @@ from relume.agent.rundir import RunDir
 from relume.agent.settings import EXIT_CODES, Settings
 from relume.agent.spawn import AGENT_VARIABLE, Spawner, environment
 from relume.agent.status import StatusServer
-from relume.agent.worker import Worker, cause_of_exit, hung_cause, oom_kills, raised_cause
-from relume.arena.progress import STACK_SIGNAL, Moment
+from relume.agent.vigil import Vigil
+from relume.agent.worker import Worker, cause_of_exit, oom_kills, raised_cause
 from relume.core import events as core
 from relume.core.coordinator import Coordinator, State
-from relume.core.detect import Sample, Watch
 from relume.core.limits import Limits
 from relume.errors import ConfigError, FrameError, MemoryShortage
 from relume.wire import events, messages
 
-TICK_S = 0.2
 FENCE_POLL_S = 0.0005
-DOOM_POLL_S = 0.005
-"""For four workers on busy cores, looking so often takes 0.8 % of one; a kill is seen in 3 ms instead of 26 to 155."""
-STACK_WAIT_S = 0.3
-IDLE_S = 1.0
-BLIND_S = 2.0
-"""A tick that comes this late means that the agent was stopped itself (a paused container), and the workers with it."""
 LAST_WORDS_S = 5.0
 """A worker whose script raised has this long for its own clean-up; it writes nothing in the arena meanwhile."""
 
@@ -76,8 +68,8 @@ class Supervisor:
         self._arena = Arena(settings.workers)
         limits = Limits.derive(settings.hang_timeout_s)
         self._core = Coordinator(settings.workers, 1, limits, settings.min_workers)
-        self._watch = Watch(settings.hang_timeout_s)
         self._workers: dict[int, Worker] = {}
+        self._vigil = Vigil(settings.hang_timeout_s, self._workers, self._arena, self._tell, self._doomed)
         self._desk = IncidentDesk(self._workers, self._arena, self._event, terminal.say)
         self._result: Result | None = None
         self._over = asyncio.Event()
@@ -111,8 +103,7 @@ class Supervisor:
             self._guard = Guard(settings.run_dir)
             for rank in range(settings.workers):
                 self._start_worker(rank)
-            self._look_for_doomed()
-            ticker = asyncio.create_task(self._tick())
+            ticker = asyncio.create_task(self._vigil.keep())
             ticker.add_done_callback(self._on_ticker_end)
             await self._over.wait()
         except ConfigError as error:
@@ -289,7 +280,7 @@ class Supervisor:
                 self._record(numerics=message.profile)
         elif isinstance(message, messages.Join):
             worker.total, worker.joined = message.total, True
-            self._tell(core.Joined(rank, message.terms, message.shape))
+            self._tell(core.Joined(rank, message.terms, message.shape, message.total))
         elif isinstance(message, messages.Promised):
             self._tell(core.Pledged(rank, message.ballot))
         elif isinstance(message, messages.Finished):
@@ -337,57 +328,9 @@ class Supervisor:
             self._oom_kills += worker.cause.kind == "out_of_memory"  # one of them is explained now
         return worker.cause
 
-    def _look_for_doomed(self) -> None:
-        """Do not wait for the pidfd of a worker that a signal has killed: its memory is torn down first."""
-        for worker in self._workers.values():
-            if worker.wait_status is None and not worker.condemned and (status := doom(worker.stat)):
-                self._on_message_rest(worker)
-                self._tell(core.Lost(worker.rank, self._cause_of(worker, status)))
-        if self._result is None:
-            self._loop.call_later(DOOM_POLL_S, self._look_for_doomed)
-
-    async def _tick(self) -> None:
-        while True:
-            slept_s = time.monotonic()
-            await asyncio.sleep(TICK_S)
-            if time.monotonic() - slept_s > BLIND_S:
-                self._watch = Watch(self._settings.hang_timeout_s)  # time that nobody watched is held against nobody
-            moments = {rank: self._arena.moment(rank) for rank, w in self._workers.items() if w.wait_status is None}
-            samples = []
-            for rank, moment in moments.items():
-                worker = self._workers[rank]
-                worker.sample_memory()
-                if worker.joined and not worker.condemned:
-                    samples.append(self._look_at(worker, moment))
-            for rank, cause in self._watch.look(samples, time.monotonic()):
-                self._accuse(self._workers[rank], cause)
-            self._tell(core.Tick())
-
-    def _look_at(self, worker: Worker, moment: Moment) -> Sample:
-        idle_s = self._watch.idle_s(worker.rank, time.monotonic())
-        if moment.left and idle_s > LAST_WORDS_S:  # by a `break`: had its script raised, it would have said so by now
-            self._tell(core.Done(worker.rank, moment.taken + 1))
-        begun = moment.step - (moment.phase in {"between", "aside", "tail"})
-        self._tell(core.Progress(worker.rank, begun))
-        phase = "tail" if moment.left else moment.phase
-        stopped = idle_s > IDLE_S and is_stopped(worker.pid)
-        return Sample(worker.rank, moment.counter, phase, moment.step, moment.shard, stopped)
-
-    def _accuse(self, worker: Worker, cause: core.Cause) -> None:
-        """A worker that hangs shows its main thread's stack before it is fenced (scenario 2)."""
-        if cause.kind != "hung":
-            self._tell(core.Lost(worker.rank, cause))
-        elif worker.stack is None:
-            worker.stack = bytearray()
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(worker.pid, STACK_SIGNAL)
-            self._loop.call_later(STACK_WAIT_S, self._convict, worker, cause)
-
-    def _convict(self, worker: Worker, cause: core.Cause) -> None:
-        stack, worker.stack = worker.stack, None
-        if self._watch.idle_s(worker.rank, time.monotonic()) < self._settings.hang_timeout_s:
-            return  # it moves again
-        self._tell(core.Lost(worker.rank, hung_cause(cause, bytes(stack or b"").decode(errors="replace"))))
+    def _doomed(self, worker: Worker, status: int) -> None:
+        self._on_message_rest(worker)
+        self._tell(core.Lost(worker.rank, self._cause_of(worker, status)))
 
     # What is done about it --------------------------------------------------------------------------------------
 
@@ -497,7 +440,7 @@ class Supervisor:
             moment = self._arena.moment(rank)
             lost = worker.condemned or worker.wait_status not in {None, 0}
             state = "lost" if lost else "ended" if worker.wait_status == 0 else "in" if worker.joined else "starting"
-            idle = self._watch.idle_s(rank, now)
+            idle = self._vigil.idle_s(rank)
             lines.append(messages.WorkerStatus(rank, worker.pid, state, moment.phase, moment.step, moment.shard, idle))
         return messages.StatusReply(
             run=self._settings.run_id,

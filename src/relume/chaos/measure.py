@@ -17,9 +17,8 @@ it (on few cores fewer workers are *faster*), or with all undisturbed ones if th
   To it is added what the last part of the disturbed steps, from the last leaf's seal to the end, took more than its
   undisturbed median, as far as it came after the kill. Never negative. It is, if anything, too large: a wait for a live
   worker counts if it falls into that time, so does a survivor held up by a ballot with shards of its own still to do,
-  and if an heir dies too, the next heir's start is what counts. A kill before the first step has no such shards: there
-  it is the time from the kill, or from the last survivor's being ready if that is later, until the first view was
-  installed.
+  and if an heir dies too, the next heir's start is what counts. A kill before the first view has no such shards: there
+  it is the time from the kill, or from when all others were ready if that is later, until that view was installed.
 - `redo`: the time that heirs spent on computing the victim's lost shards, summed.
 - `raw excess`: the periods of the disturbed steps less as many undisturbed medians. Signed: a kill also frees a core.
   None for a kill before the end of step 0, which has no step before it, and for one after the end of the last step.
@@ -221,8 +220,12 @@ class _Case:
         return max(waited.values(), default=0) + late
 
     def _exposed_before_first_step(self) -> int:
-        first_step = self._timeline.by_step.get(0, ())
-        ready = [record.waits[0][0] for record in first_step if record.waits]
+        """Return the time for which only this loss kept the fleet from forming: from when all others were ready."""
+        others = [record for record in self._timeline.by_step.get(0, ()) if record.rank != self.loss.rank]
+        ready = [record.waits[0][0] for record in others if record.waits]
+        # Whoever was let in and died before its first step was ready just then: that is where its trap waits.
+        let_in = (loss for loss in self._evidence.incidents if loss.phase == "joining" and loss.view > self.loss.view)
+        ready += [loss.killed_ns for loss in let_in if loss.rank in self._evidence.views[0].members]
         return max(0, self.loss.installed_ns - max([self.killed_ns, *ready]))
 
 

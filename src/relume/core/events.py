@@ -34,6 +34,7 @@ class Joined:
     rank: int
     terms: tuple[str, ...]
     shape: Shape
+    total: int = 0
 
 
 @dataclass(frozen=True, slots=True)

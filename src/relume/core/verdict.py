@@ -28,7 +28,12 @@ class Outcome(StrEnum):
 def after_the_last_step(rank: int, main: Member) -> tuple[Outcome, str]:
     """Judge a run whose steps are all done by how its main worker ended."""
     if main.exited or main.cause is None:
-        return Outcome.COMPLETED, "every step is done"
+        total = main.joined.total if main.joined is not None else 0
+        early = main.done is not None and main.done < total
+        return (
+            Outcome.COMPLETED,
+            f"the script ended after {main.done} of {total} steps" if early else "every step is done",
+        )
     if main.cause.kind in {"raised", "exit_code"}:
         return Outcome.SCRIPT_FAILED, f"worker {rank}, after the last step: {main.cause.text}"
     reason = f"every step is done, but worker {rank} (main) was lost in what the script does after: {main.cause.text}"

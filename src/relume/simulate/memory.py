@@ -65,9 +65,7 @@ class Arena:
         self.cells = blocks * pieces
         self.slots = slots_max(shards)
         self.seals: list[list[Seal | None]] = [[None] * self.slots for _ in range(workers)]
-        self.content: list[list[list[Any]]] = [
-            [[None] * self.cells for _ in range(self.slots)] for _ in range(workers)
-        ]
+        self.content: list[list[list[Any]]] = [[[None] * self.cells for _ in range(self.slots)] for _ in range(workers)]
         self.notes: list[list[Any]] = [[None] * shards for _ in range(RESULTS)]
         self.buffers: list[Any] = [None] * RESULTS
         self.results: list[list[Any]] = [[None] * self.cells for _ in range(RESULTS)]

@@ -116,6 +116,8 @@ class Thread:
             except StopIteration:
                 self._ways.pop()
                 self._value = self._kept.pop() if self._kept else None
+                if not process.alive:
+                    return
                 continue
             if not process.alive:
                 return

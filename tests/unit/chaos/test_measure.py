@@ -278,6 +278,21 @@ def test_a_kill_before_the_first_step_waits_from_when_the_last_survivor_is_ready
     assert told.measure().costs[0].exposed_wait_ns == 10 * MS
 
 
+def test_before_the_first_step_the_wait_for_those_who_live_is_not_the_deads_fault():
+    """Worker 2 dies at -80. Worker 3 is ready only at -30, is let in at -28, and dies at once: one more view."""
+    told = Told()
+    told.kill(2, step=0, phase="joining", killed=-80, installed=-28)
+    told.views = [first(1, (0, 1, 3), WORKERS)]
+    told.incidents = [replace_struct(told.incidents[0], view=told.views[0].number)]
+    told.kill(3, step=0, phase="joining", killed=-30, installed=-20, moved={2: 0, 3: 1})
+    for rank in (0, 1):
+        shards = [(rank, 10, 40), (rank + 2, 40, 80)]
+        told.say(record(rank, 0, at=0, members=(0, 1), shards=shards, waits=[(-500, -28), (-28, -20), (80, 94)]))
+    before, after = told.measure().costs
+    assert in_ms(before) == (2, 0, None)
+    assert in_ms(after) == (10, 80, None)
+
+
 def test_a_kill_after_the_last_step_disturbs_none():
     told = Told()
     last = STEPS - 1

@@ -1,0 +1,191 @@
+"""The main thread's part of a step: a model of `train.engine` and of the loop in `train.step`.
+
+Each rule of the step that guards shared words is a method of its own, so that a test can plant a bug by overriding it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from relume.core import ranges
+from relume.core.ranges import Range
+from relume.core.view import shards_of
+from relume.simulate.memory import RESULTS, TORN
+from relume.simulate.processes import Way
+from relume.simulate.standing import TOUCH_S
+from relume.simulate.symbols import Symbol, fold
+from relume.wire.messages import View
+
+if TYPE_CHECKING:
+    from relume.simulate.worker import Worker
+
+COMPUTE_S = 0.002
+"""Each of: loading, the forward pass, a piece of the backward pass, the optimizer's step."""
+
+
+class Engine:
+    """One worker's engine."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.arena = worker.arena
+        self.rank = worker.rank
+        self.sealed: set[int] = set()
+        self.value: Symbol = None
+
+    def step(self, step: int) -> Way:
+        """Live through one step, up to its result in private memory."""
+        self.sealed = set()
+        while True:
+            shard = yield from self.next_shard(step)
+            if shard is not None:
+                yield from self.compute(step, shard)
+            elif (yield from self.settle(step)):
+                break
+        yield from self.take(step)
+
+    # Shards -------------------------------------------------------------------------------------------------
+
+    def next_shard(self, step: int) -> Generator[Any, Any, int | None]:
+        """Return the next shard that this worker shall compute under the newest view."""
+        view = yield from self.worker.standing.settled()
+        if view.step > step:
+            return None
+        return next((s for s in shards_of(view, self.rank, step) if s not in self.sealed), None)
+
+    def compute(self, step: int, shard: int) -> Way:
+        """Compute a leaf, cell by cell as gradients come, and seal it."""
+        worker, arena = self.worker, self.arena
+        worker.enter("load", shard)
+        yield COMPUTE_S
+        slot = yield from worker.slots.acquire(step)
+        worker.enter("forward", shard)
+        yield COMPUTE_S
+        worker.enter("backward", shard)
+        for cell in range(arena.cells):
+            arena.fill(self.rank, slot, cell, step, TORN)
+            yield TOUCH_S
+            arena.fill(self.rank, slot, cell, step, (step, shard))
+            yield COMPUTE_S
+            worker.advance()
+        worker.enter("publish", shard)
+        yield from self.publish(step, shard, slot)
+        self.sealed.add(shard)
+        yield TOUCH_S
+
+    def publish(self, step: int, shard: int, slot: int) -> Way:
+        """Write the note (and shard 0's buffers), then the seal: payload first (rule 1)."""
+        arena, rank = self.arena, self.rank
+        actions = [lambda: arena.note(rank, shard, step, (step, shard))]
+        if shard == 0:
+            actions.append(lambda: arena.store_buffers(rank, step, step))
+        yield TOUCH_S
+        yield from self.worker.standing.write(
+            *actions, lambda: arena.seal(rank, slot, (step, (shard, shard + 1)), step)
+        )
+
+    # The sum ------------------------------------------------------------------------------------------------
+
+    def settle(self, step: int) -> Generator[Any, Any, bool]:
+        """Work and wait until the step is complete (True) or there are more shards to compute (False)."""
+        worker = self.worker
+        worker.ring_others()
+        while True:
+            if worker.standing.promised:
+                yield from self.wait()
+                continue
+            view = yield from worker.standing.settled()
+            yield TOUCH_S
+            if self.arena.complete(step):
+                return True
+            if view.step <= step:
+                if (yield from self.next_shard(step)) is not None:
+                    return False
+                if (yield from self.sum_own_blocks(step, view)):
+                    continue
+            yield from self.wait()
+
+    def wait(self) -> Way:
+        """Wait for the doorbell, at most its limit (Invariant 6)."""
+        if self.worker.phase != "wait":
+            self.worker.enter("wait")
+        yield self.worker.bell
+
+    def may_sum(self, step: int, view: View) -> bool:
+        """Rule 6: every member, also one without shards, has taken the step before."""
+        return all(self.arena.taken[member] >= step - 1 for member in view.members)
+
+    def sum_own_blocks(self, step: int, view: View) -> Generator[Any, Any, bool]:
+        """Sum this worker's unsealed blocks if all leaves are sealed; True if it sealed any or was interrupted."""
+        worker, arena = self.worker, self.arena
+        seals = arena.block_seals[step % RESULTS]
+        mine = [block for block in arena.owned(view, self.rank) if seals[block] != step]
+        if not mine or not self.may_sum(step, view):
+            return False
+        yield TOUCH_S
+        places = yield from self.look(step)
+        nodes = ranges.cover(places, arena.shards)
+        if nodes is None:
+            return False
+        notes = yield from self.notes(step)
+        worker.enter("sum")
+        sources = {node: places[node] for node in nodes}
+        for block in mine:
+            if not (yield from self.sum_block(step, view, block, sources, notes)):
+                return True
+            worker.advance()
+        worker.ring_others()
+        return True
+
+    def look(self, step: int) -> Generator[Any, Any, dict[Range, tuple[int, int]]]:
+        """Return where each sealed node stands. The look takes a while: other things happen between two ranks."""
+        places: dict[Range, tuple[int, int]] = {}
+        for rank, seals in enumerate(self.arena.seals):
+            for slot, seal in enumerate(seals):
+                if seal is not None and seal[0] == step:
+                    places[seal[1]] = (rank, slot)
+            yield TOUCH_S
+        return places
+
+    def sum_block(
+        self, step: int, view: View, block: int, sources: dict[Range, tuple[int, int]], notes: tuple[Any, ...]
+    ) -> Generator[Any, Any, bool]:
+        """Sum a block piece by piece, each under the pen, and seal it; False if a ballot came in between."""
+        arena, standing = self.arena, self.worker.standing
+        for cell in range(block * arena.pieces, (block + 1) * arena.pieces):
+
+            def tear(cell: int = cell) -> None:
+                inputs = {node: arena.content[rank][slot][cell] for node, (rank, slot) in sources.items()}
+                self.value = (fold(inputs, 0, arena.shards), notes)
+                arena.put(self.rank, step, cell, TORN)
+
+            def put(cell: int = cell) -> None:
+                arena.put(self.rank, step, cell, self.value)
+
+            if not (yield from standing.write_if(view, tear, put)):
+                return False
+        return (yield from standing.write_if(view, lambda: arena.seal_block(self.rank, step, block)))
+
+    # The take -----------------------------------------------------------------------------------------------
+
+    def notes(self, step: int) -> Generator[Any, Any, tuple[Any, ...]]:
+        """Return every shard's note."""
+        yield TOUCH_S
+        return tuple(self.arena.notes[step % RESULTS])
+
+    def take(self, step: int) -> Way:
+        """Copy the complete result into private memory (rule 5)."""
+        worker, arena = self.worker, self.arena
+        notes = yield from self.notes(step)
+        worker.enter("take")
+        yield from worker.standing.write(lambda: None)  # rule 3: a take starts while no ballot is promised
+        copy = []
+        for cell in range(arena.cells):
+            copy.append(arena.results[step % RESULTS][cell])
+            yield TOUCH_S
+        buffers = arena.buffers[step % RESULTS]
+        yield TOUCH_S
+        arena.take(self.rank, step, (tuple(copy), notes, buffers))
+        yield TOUCH_S
+        worker.ring_others()
