@@ -37,6 +37,7 @@ from relume.errors import ConfigError, FrameError, MemoryShortage
 from relume.wire import events, messages
 
 FENCE_POLL_S = 0.0005
+INEXACT = "exact=False: the bits of this run are not guaranteed to be those of an undisturbed one"
 LAST_WORDS_S = 5.0
 """A worker whose script raised has this long for its own clean-up; it writes nothing in the arena meanwhile."""
 
@@ -278,6 +279,9 @@ class Supervisor:
                 self._tell(core.Lost(rank, core.Cause("protocol", text)))
             if "numerics" not in self._facts:
                 self._record(numerics=message.profile)
+                if message.profile.get("exact") == "False":
+                    self._event(events.Remarked(rank, "exactness", INEXACT, -1))
+                    self._terminal.say(INEXACT)
         elif isinstance(message, messages.Join):
             worker.total, worker.joined = message.total, True
             self._tell(core.Joined(rank, message.terms, message.shape, message.total))

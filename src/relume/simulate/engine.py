@@ -59,6 +59,7 @@ class Engine:
         worker, arena = self.worker, self.arena
         worker.enter("load", shard)
         yield COMPUTE_S
+        worker.enter("slot", shard)
         slot = yield from worker.slots.acquire(step)
         worker.enter("forward", shard)
         yield COMPUTE_S

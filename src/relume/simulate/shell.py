@@ -25,6 +25,8 @@ DOOM_POLL_S = 0.005
 IDLE_S = 1.0
 STACK_WAIT_S = 0.3
 LAST_WORDS_S = 5.0
+AS_THE_AGENT_SEES = {"merge": "load", "slot": "load", "admission": "joining"}
+"""Phases that the simulator tells apart and progress blocks do not."""
 EXIT_NOTICE_S = (0.001, 0.15)
 """A pidfd fires when memory is torn down."""
 
@@ -139,7 +141,7 @@ class Shell:
         if worker.left and idle_s > LAST_WORDS_S:
             self.tell(core.Done(worker.rank, self.world.arena.taken[worker.rank] + 1))
         self.tell(core.Progress(worker.rank, worker.step - (worker.phase in {"between", "tail"})))
-        phase = "tail" if worker.left else "load" if worker.phase == "merge" else worker.phase
+        phase = "tail" if worker.left else AS_THE_AGENT_SEES.get(worker.phase, worker.phase)
         stopped = idle_s > IDLE_S and worker.process.frozen and worker.shows_stop
         return Sample(worker.rank, worker.counter, phase, worker.step, worker.shard, stopped)
 

@@ -57,7 +57,7 @@ class Slots:
         """Add the node `right` to the node `left`, which are siblings."""
         worker, arena = self.worker, self.arena
         into, source = held[left], held[right]
-        worker.enter("merge")
+        worker.enter("merge", worker.shard)
         yield from self.freed(into, step)
         for node in (left, right):
             for shard in range(*node):
@@ -72,4 +72,4 @@ class Slots:
             lambda: arena.seal(self.rank, into, (step, (left[0], right[1])), step),
             lambda: arena.seal(self.rank, source, None, step),
         )
-        worker.enter("load", keep_shard=True)
+        worker.enter("slot", worker.shard)

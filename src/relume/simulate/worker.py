@@ -42,6 +42,7 @@ class Worker:
         self.engine: Engine = world.parts.engine(self)
         self.phase, self.step, self.shard, self.counter, self.left = "joining", -1, -1, 0, False
         self.doomed = False
+        self.shows_stop = False
         self.status: int | None = None
         """How its process ended: an exit code, or -9."""
 
@@ -58,12 +59,11 @@ class Worker:
 
     # What others see ----------------------------------------------------------------------------------------
 
-    def enter(self, phase: str, shard: int = -1, *, keep_shard: bool = False) -> None:
+    def enter(self, phase: str, shard: int = -1) -> None:
         """Note that the main thread is now in `phase`."""
         self.phase = phase
         self.counter += 1
-        if not keep_shard:
-            self.shard = shard
+        self.shard = shard
         self.world.trace.note(self.rank, phase, self.step, shard)
 
     def advance(self) -> None:
@@ -95,6 +95,7 @@ class Worker:
         yield START_S
         shape = Shape(settings.blocks * settings.pieces, 0, 1, settings.shards)
         self.send(Join(("odd",) if self.rank == settings.diverges else ("same",), shape, settings.steps))
+        self.enter("admission")
         yield TOUCH_S
         yield from self.standing.settled()
         for step in range(settings.steps):

@@ -23,32 +23,10 @@ from relume.train.moments import forward_moments
 from relume.train.protect import Protected
 from relume.train.refuse import guard_optimizers
 from relume.train.shards import Shards
+from relume.train.variables import Vars
 from relume.wire.messages import Raised
 
 _current: Run | None = None
-
-
-class Vars:
-    """Values of the user's own that decide steps: `run.vars.best = 0.5`. Protected, and part of every digest."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        """Set a value: numbers, strings, tensors, and lists, tuples and dicts of them."""
-        _check_value(name, value)
-        super().__setattr__(name, value)
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (whatever the user put in)
-        """Explain a name that was never set."""
-        known = ", ".join(sorted(vars(self))) or "nothing yet"
-        raise AttributeError(f"run.vars.{name} was never set; set so far: {known}")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the values by name."""
-        return dict(vars(self))
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace all values."""
-        vars(self).clear()
-        vars(self).update(state)
 
 
 class Run:
@@ -268,21 +246,3 @@ def _total(total: int | None, epochs: int | None, steps_per_epoch: int | None) -
     if isinstance(total, bool) or not isinstance(total, int) or total < 0:
         raise ConfigError(f"run.steps: {total!r} steps: a whole number from 0 is needed")
     return total
-
-
-def _check_value(name: str, value: object) -> None:
-    import torch  # noqa: PLC0415
-
-    if isinstance(value, torch.Tensor) or value is None or isinstance(value, str | bytes | int | float | bool):
-        return
-    if isinstance(value, list | tuple):
-        for item in value:
-            _check_value(name, item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            _check_value(name, item)
-    else:
-        text = (
-            f"run.vars.{name} = a {type(value).__name__}: only numbers, strings, tensors and lists, tuples and dicts of"
-        )
-        raise ProtectError(text + " them are protected. Give objects with a state_dict to run.protect")

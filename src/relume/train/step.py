@@ -1,8 +1,8 @@
 """One step as the script sees it: iterate over its batches, then find the mean gradient in `.grad`.
 
 The reading order of a step: `__iter__` yields a batch per shard until every shard of the step is in, whoever died
-meanwhile; each batch is bracketed by `_start` (randomness, buffers, a slot) and `_finish` (note, seal); at the end
-`_take` copies the result out. What the user sees is the gradient-accumulation loop that people already write.
+meanwhile; around each batch, `_compute` sets buffers, randomness and a slot, and publishes the leaf; at the end `_take`
+copies the result out. What the user sees is the gradient-accumulation loop that people already write.
 """
 
 from __future__ import annotations
