@@ -5,6 +5,8 @@ Each starts several interpreters that import torch, which is most of the time th
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -106,6 +108,23 @@ def test_a_worker_that_dies_by_itself_is_held_against_the_run(write):
     assert said["verdict"]["ok"]
     assert said["differing_bits"] == 0
     assert ["worker 2 was lost though nobody killed it" in error for error in said["errors"]] == [True]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_trial_that_is_ended_ends_all_that_it_started(write, number, code):
+    """That nothing is left is seen to by the guard around every test."""
+    script = write("import time; time.sleep(0.3)")
+    command = [sys.executable, "-m", "relume", "chaos", str(script), "--workers", "2", "--kills", "1"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    with process, process.stderr:
+        folder = None
+        assert "reference" in process.stderr.readline()
+        process.send_signal(number)
+        for line in process.stderr:
+            folder = line.rpartition("output are in ")[2].strip() if "output are in" in line else folder
+        assert process.wait(30) == code
+    shutil.rmtree(folder)
 
 
 def test_a_script_that_fails_plainly_says_why_and_leaves_no_number(write):

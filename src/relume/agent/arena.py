@@ -9,6 +9,7 @@ from relume.arena.layout import ControlLayout, DataLayout, block_bounds
 from relume.arena.progress import Moment
 from relume.core.plan import Inventory
 from relume.core.ranges import Range
+from relume.errors import ConfigError
 from relume.reduce.seals import Seals
 from relume.wire.messages import Shape
 
@@ -18,9 +19,13 @@ class Arena:
 
     def __init__(self, workers: int) -> None:
         self._layout = ControlLayout(workers)
-        self.control_fd = memory.create("relume-control", self._layout.size)
-        self.data_fd = memory.create("relume-data")
-        self.bells = [doorbell.create() for _ in range(workers)]
+        try:
+            self.control_fd = memory.create("relume-control", self._layout.size)
+            self.data_fd = memory.create("relume-data")
+            self.bells = [doorbell.create() for _ in range(workers)]
+        except OSError as error:
+            text = f"the arena for {workers} workers cannot be made ({error.strerror})."
+            raise ConfigError(text + " Use fewer workers (--workers), or raise the limit (ulimit -a)") from error
         self._map = memory.attach(self.control_fd, self._layout.size)
         self._words = memoryview(self._map).cast("Q")
         self._seals: Seals | None = None

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import IO
 
+from relume.errors import ConfigError
+
 WAIT_S = 1.0
 
 
@@ -18,9 +20,13 @@ class Guard:
     def __init__(self, run_dir: Path) -> None:
         script = str(Path(__file__).with_name("guardian.py"))
         command = [sys.executable, "-I", "-S", script, str(os.getpid()), str(run_dir)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True, bufsize=0
-        )
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True, bufsize=0
+            )
+        except OSError as error:
+            text = f"the guardian cannot be started ({error.strerror})."
+            raise ConfigError(text + " Raise the limits on processes and open files (ulimit -a)") from error
 
     def watch(self, rank: int, pid: int) -> None:
         """The worker `rank` is there and leads the process group `pid`."""

@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import msgspec
 
@@ -42,11 +42,13 @@ class RunDir:
             raise ConfigError(
                 f"the run folder {path} cannot be made ({error.strerror}): choose another --run-dir"
             ) from error
-        if (path / "events.jsonl").exists():
-            raise ConfigError(f"the run folder {path} holds another run: choose another --run-dir, or remove it")
         if not os.access(path, os.W_OK):
             raise ConfigError(f"the run folder {path} cannot be written to: choose another --run-dir")
-        self._events = self._open("events.jsonl")
+        try:
+            self._events = self._open("events.jsonl", "xb")
+        except FileExistsError as error:
+            text = f"the run folder {path} holds another run: choose another --run-dir, or remove it"
+            raise ConfigError(text) from error
         self._logs: dict[int, BinaryIO | None] = {}
         self._link_latest()
 
@@ -80,9 +82,11 @@ class RunDir:
                 with contextlib.suppress(OSError):
                     file.close()
 
-    def _open(self, name: str) -> BinaryIO | None:
+    def _open(self, name: str, mode: Literal["ab", "xb"] = "ab") -> BinaryIO | None:
         try:
-            return (self.path / name).open("ab", buffering=0)
+            return (self.path / name).open(mode, buffering=0)
+        except FileExistsError:
+            raise
         except OSError as error:
             self._tell(error)
             return None

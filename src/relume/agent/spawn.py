@@ -60,6 +60,7 @@ def environment(rank: int, workers: int, *, threads: int, port: int, run: dict[s
     """Return a worker's environment: this process's, torchrun's variables, then relume's own (`run`)."""
     result = dict(os.environ)
     result.setdefault("PYTHONUNBUFFERED", "1")
+    result.setdefault("PYTHONHASHSEED", "0")
     result.update(
         {
             "RANK": str(rank),
@@ -78,7 +79,6 @@ def environment(rank: int, workers: int, *, threads: int, port: int, run: dict[s
             "TORCHELASTIC_MAX_RESTARTS": "0",
             "OMP_NUM_THREADS": str(threads),
             "MKL_NUM_THREADS": str(threads),
-            "PYTHONHASHSEED": "0",
             "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
             "RELUME_THREADS": str(threads),
             **run,

@@ -27,7 +27,8 @@ IDLE_S = 1.0
 BLIND_S = 2.0
 """A tick that comes this late means that the agent was stopped itself (a paused container), and the workers with it."""
 LEFT_S = 5.0
-"""A worker that left its loop in the middle of its script settles it by itself, if it gets that far; else we do."""
+"""A worker that left its loop, by a `break` or by an error that its script still handles, settles it by itself if it
+gets there within this time; else we do."""
 
 
 class Vigil:
@@ -84,7 +85,7 @@ class Vigil:
 
     def _look_at(self, worker: Worker, moment: Moment) -> Sample:
         idle_s = self.idle_s(worker.rank)
-        if moment.left and idle_s > LEFT_S:  # by a `break`: had its script raised, it would have said so by now
+        if moment.left and idle_s > LEFT_S:
             self._tell(core.Done(worker.rank, moment.taken + 1))
         begun = moment.step - (moment.phase in {"between", "aside", "tail"})
         self._tell(core.Progress(worker.rank, begun))

@@ -67,7 +67,10 @@ def attach(descriptor: int, size: int) -> mmap.mmap:
     Only `close` unmaps it, never the garbage collector: not under a live tensor, and not in a forked child, which does
     not have this map and would unmap whatever it has in its place.
     """
-    memory = mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+    try:
+        memory = mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+    except OSError as error:
+        raise MemoryShortage(_no_address_space(size)) from error
     memory.madvise(mmap.MADV_DONTFORK)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
     return memory
@@ -79,9 +82,12 @@ def private(size: int) -> mmap.mmap:
     Most of it is address space for slots that are never used. Linux would count all of it against the host's memory
     and refuse, unless it is told not to.
     """
-    if sys.platform == "linux":
-        return mmap.mmap(-1, size, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
-    return mmap.mmap(-1, size)
+    try:
+        if sys.platform == "linux":
+            return mmap.mmap(-1, size, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+        return mmap.mmap(-1, size)
+    except OSError as error:
+        raise MemoryShortage(_no_address_space(size)) from error
 
 
 def available_bytes() -> int:
@@ -114,4 +120,11 @@ def _shortage(layout: DataLayout, available: int) -> str:
         f"the arena needs {layout.eager_bytes / mib:.0f} MiB and {available / mib:.0f} MiB are available on this host: "
         f"one gradient is {gradient:.1f} MiB, and the arena holds {SLOTS_EAGER} for each of {layout.workers} workers "
         f"and 2 results. Use fewer workers on this host (--workers), or a model with fewer trainable parameters"
+    )
+
+
+def _no_address_space(size: int) -> str:
+    return (
+        f"the arena needs {size / 2**20:.0f} MiB of address space and the system gives none (most of it is for slots "
+        "that are never used). Raise the limit (ulimit -v), or use fewer shards or workers"
     )

@@ -84,10 +84,11 @@ def parse_traps(text: str, rank: int) -> list[Trap]:
 def read(words: memoryview, layout: ControlLayout, rank: int) -> Moment:
     """Return the progress of `rank`."""
     base = layout.progress(rank)
+    step = words[base + _STEP] - 1  # before the phase, which is written before it: never an old phase of a new step
     return Moment(
         counter=words[base + _COUNTER],
         phase=PHASES[words[base + _PHASE]],
-        step=words[base + _STEP] - 1,
+        step=step,
         shard=words[base + _SHARD] - 1,
         since_ns=words[base + _SINCE],
         taken=words[base + _TAKEN] - 1,

@@ -18,12 +18,19 @@ from relume.chaos.schedule import SHARD_PHASES, Exact, Schedule
 from relume.core.view import shards_of
 from relume.wire.events import WorkerLost
 
+UNEQUAL = 1.25
+"""If undisturbed steps of the two fleets differ by this factor, something else kept the machine busy."""
+
 
 @dataclass(slots=True)
 class Control:
-    """The excess by rank; `errors`: something differs; `remarks`: a loss could not be replayed, so is not compared."""
+    """The excess by rank; `errors`: something differs; `remarks`: what makes the comparison weaker than it should be.
+
+    `step_ns` is the undisturbed step of each of the two fleets, which should be about the same.
+    """
 
     excess_ns: dict[int, float] = field(default_factory=dict)
+    step_ns: dict[str, float | None] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
@@ -49,6 +56,11 @@ def run_control(job: Job, folder: Path, schedule: Schedule, trial: Evidence, ref
             result.errors.append(text)
         runs[name] = measure(fleet.evidence, times)
     result.excess_ns = control_excess(runs["disturbed"], runs["control"])
+    result.step_ns = {name: run.baseline_ns for name, run in runs.items()}
+    known = [step_ns for step_ns in result.step_ns.values() if step_ns]
+    if known and max(known) > UNEQUAL * min(known):
+        times = " and ".join(f"{step_ns / 1e6:.0f} ms" for step_ns in known)
+        result.remarks.append(f"control: undisturbed steps took {times}, so the machine was not equally busy in both")
     return result
 
 

@@ -49,9 +49,8 @@ def play(job: Job, kills: int, seed: int, folder: Path, console: Console) -> Res
         fleet=fleet,
         measured=measure(fleet.evidence, fleet.kill_times),
         verdict=verdict(job, folder / "reference", folder / "trial", fleet.evidence.survivors),
-        excess_ns=None,
+        control=None,
         errors=(*fleet.errors, *check_kills(schedule, fleet)),
-        remarks=(),
     )
 
 

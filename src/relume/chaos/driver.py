@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ SLOWER_MAX = 20.0
 END_S = 15.0
 """A run that is told to end has this long, which is more than the agent's own limits add up to."""
 VERDICT_S = 120.0
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 _NAMES = ("RECORD", "SHARDS", "THREADS", "TRAPS", "BURNER", "AGENT", "RUN_ID", "RUN_DIR")
 SETTINGS = frozenset(f"RELUME_{name}" for name in _NAMES)
 """What is set for each run on purpose, and so is not taken over from whoever started this."""
@@ -139,20 +141,39 @@ def check_script(script: Path) -> None:
 def _process(command: list[str], output: Path, variables: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """Start `command` with its output in a file, and see to it that it is over at the end, whatever happens here."""
     environment = {name: value for name, value in os.environ.items() if name not in SETTINGS} | dict(variables)
+    process: subprocess.Popen[bytes] | None = None
     with output.open("wb") as file:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=environment
-        )
         try:
+            with _uninterrupted():
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=environment
+                )
             yield process
         finally:
-            if process.poll() is None:
+            if process is not None and process.poll() is None:
                 process.send_signal(signal.SIGTERM)
                 try:
                     process.wait(END_S)
                 except subprocess.TimeoutExpired:
                     process.kill()  # its workers see that and end by themselves
                     process.wait()
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Have a signal that ends this process wait until what is being started is known, and so can be ended too."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are met by the main thread only
+        return
+    came: list[int] = []
+    before = {each: signal.signal(each, lambda number, _: came.append(number)) for each in _ENDING}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def _wait(process: subprocess.Popen[bytes], limit_s: float, what: str) -> int:

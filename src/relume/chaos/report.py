@@ -21,7 +21,7 @@ MS = 1e6
 def as_json(result: Result) -> dict[str, Any]:
     """Return the object that `relume chaos --json` prints. Lists of times are in the order of `per_kill`."""
     costs = result.measured.costs
-    excess = result.excess_ns
+    control = result.control
     return {
         "v": VERSION,
         "ok": result.ok,
@@ -32,12 +32,13 @@ def as_json(result: Result) -> dict[str, Any]:
         "exposed_wait_ms": _summary([cost.exposed_wait_ns for cost in costs]),
         "redo_ms": _summary([cost.redo_ns for cost in costs]),
         "raw_excess_ms": _summary([cost.raw_excess_ns for cost in costs]),
-        "control_excess_ms": None if excess is None else _summary([excess.get(cost.rank) for cost in costs]),
+        "control_excess_ms": _summary([control.excess_ns.get(cost.rank) for cost in costs]) if control else None,
+        "control_step_ms": {name: _ms(step_ns) for name, step_ns in control.step_ns.items()} if control else None,
         "baseline_step_ms": _ms(result.measured.baseline_ns),
         "undisturbed_steps": len(result.measured.undisturbed),
         "per_kill": [_kill(result, cost) for cost in costs],
         "errors": list(result.errors),
-        "remarks": list(result.remarks),
+        "remarks": control.remarks if control else [],
         "verdict": result.verdict,
         "seed": result.seed,
         "schedule": _schedule(result),
@@ -66,7 +67,7 @@ def as_text(result: Result) -> str:
         ("step, undisturbed", f"{_number(result.measured.baseline_ns)} ms"),
     ]
     costs = result.measured.costs
-    excess = result.excess_ns or {}
+    excess = result.control.excess_ns if result.control else {}
     for name, values in (
         ("exposed wait", [cost.exposed_wait_ns for cost in costs]),
         ("redo", [cost.redo_ns for cost in costs]),
@@ -85,7 +86,7 @@ def as_text(result: Result) -> str:
         times = (*taken, cost.raw_excess_ns, excess.get(cost.rank))
         lines.append(place + "".join(f"{_number(time):>10}" for time in times))
     lines += ["", *result.errors, *said["differences"][:20]] if not result.ok else []
-    return "\n".join([*lines, *(f"note: {remark}" for remark in result.remarks)])
+    return "\n".join([*lines, *(f"note: {remark}" for remark in (result.control.remarks if result.control else ()))])
 
 
 _HEAD = "".join(f"{name:>10}" for name in ("detected", "installed", "exposed", "redo", "raw", "control")) + "  (ms)"
@@ -111,7 +112,7 @@ def _kill(result: Result, cost: Cost) -> dict[str, Any]:
         "exposed_wait_ms": _ms(cost.exposed_wait_ns),
         "redo_ms": _ms(cost.redo_ns),
         "raw_excess_ms": _ms(cost.raw_excess_ns),
-        "control_excess_ms": _ms((result.excess_ns or {}).get(cost.rank)),
+        "control_excess_ms": _ms(result.control.excess_ns.get(cost.rank) if result.control else None),
         "disturbed_steps": list(cost.steps),
         "moved": {str(shard): heir for shard, heir in sorted(cost.moved.items())},
     }

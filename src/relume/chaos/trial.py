@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from relume.arena.layout import block_bounds
-from relume.chaos.control import run_control
+from relume.chaos.control import Control, run_control
 from relume.chaos.driver import Fleet, Job, Kills, check_script, run_fleet, run_reference, verdict
 from relume.chaos.evidence import read_records
 from relume.chaos.measure import Measured, measure
@@ -29,7 +29,7 @@ STATES_PER_PARAMETER = 8
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A trial that is over. `errors` says what is wrong beside what the verdict says; `excess_ns` is by rank."""
+    """A trial that is over. `errors` says what is wrong beside what the verdict says."""
 
     job: Job
     seed: int
@@ -38,9 +38,8 @@ class Result:
     fleet: Fleet
     measured: Measured
     verdict: dict[str, Any]
-    excess_ns: dict[int, float] | None
+    control: Control | None
     errors: tuple[str, ...]
-    remarks: tuple[str, ...]
 
     @property
     def ok(self) -> bool:
@@ -78,14 +77,12 @@ def run_trial(job: Job, request: Request, folder: Path, tell: Callable[[str], No
     tell("verdict: tools/verify.py compares the records")
     said = verdict(job, folder / "reference", folder / "trial", fleet.evidence.survivors)
 
-    excess: dict[int, float] | None = None
-    remarks: list[str] = []
+    control = None
     if request.control and not errors:
         tell("control: the same losses with burners in the place of the dead, as kills and as planned hand-overs")
         control = run_control(job, folder, schedule, fleet.evidence, reference_s)
-        excess, remarks = control.excess_ns, control.remarks
         errors += control.errors
-    return Result(job, request.seed, shards, schedule, fleet, measured, said, excess, tuple(errors), tuple(remarks))
+    return Result(job, request.seed, shards, schedule, fleet, measured, said, control, tuple(errors))
 
 
 # --- the reference --------------------------------------------------------------------------------------------------

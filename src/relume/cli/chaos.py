@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -14,7 +15,9 @@ from relume.core.ranges import SHARDS_MAX
 from relume.errors import ConfigError, RelumeError
 from relume.torch_check import check_torch
 
-EPILOG = """exit codes: 0 every kill was carried out and nothing differs, 1 something differs or went wrong, 2 usage.
+INTERRUPTED, TERMINATED = 130, 143
+EPILOG = """exit codes: 0 every kill was carried out and nothing differs, 1 something differs or went wrong, 2 usage,
+130 Ctrl-C, 143 SIGTERM.
 What the numbers mean stands in DESIGN.md, "How recovery is measured", and in relume/chaos/measure.py."""
 
 
@@ -67,19 +70,24 @@ def main(argv: Sequence[str]) -> int:
     check_torch()
     _check(options)
     folder = _folder(options.keep)
-    ok = False
+    code = 1
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
-        ok = _trial(options, [*unknown, *more], folder)
+        code = 0 if _trial(options, [*unknown, *more], folder) else 1
+    except ConfigError:
+        raise
     except RelumeError as error:
-        if isinstance(error, ConfigError):
-            raise
         print(f"relume chaos: {error}", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        code = TERMINATED if interrupt.args else INTERRUPTED
+        print("relume chaos: ended by a signal, and so is all that it had started", file=sys.stderr)
     finally:
-        if options.keep is None and (ok or not any(folder.iterdir())):
+        signal.signal(signal.SIGTERM, before)
+        if options.keep is None and (code == 0 or not any(folder.iterdir())):
             shutil.rmtree(folder, ignore_errors=True)
         else:
             print(f"relume chaos: records and output are in {folder}", file=sys.stderr)
-    return 0 if ok else 1
+    return code
 
 
 def _trial(options: argparse.Namespace, script_arguments: Sequence[str], folder: Path) -> bool:
@@ -101,6 +109,12 @@ def _trial(options: argparse.Namespace, script_arguments: Sequence[str], folder:
     result = run_trial(job, request, folder, lambda text: print(f"relume chaos: {text}", file=sys.stderr, flush=True))
     print(json.dumps(as_json(result)) if options.json else as_text(result))
     return result.ok
+
+
+def _terminate(number: int, frame: object) -> None:
+    """End as Ctrl-C does, so that what was started is ended too."""
+    del frame
+    raise KeyboardInterrupt(number)
 
 
 def _check(options: argparse.Namespace) -> None:

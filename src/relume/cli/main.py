@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -14,12 +15,14 @@ COMMANDS = {
     "run": "start a script with fault tolerance on this host",
     "status": "show a live run, or how a finished one ended",
     "chaos": "kill workers of a run on a seeded schedule, and prove that nothing changed",
+    "simulate": "live thousands of seeded histories of the decisions under faults, and hold them to their laws",
     "demo": "see it: an undisturbed run, the same run under kills, and the verdict",
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
+    _open_standard_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(
         prog="relume",
@@ -38,3 +41,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"relume {arguments[0]}: {error}", file=sys.stderr)
         return 2
     return code
+
+
+def _open_standard_streams() -> None:
+    """Put /dev/null where a standard stream is closed (`>&-`): else the next file opened would take its number."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", closefd=False)

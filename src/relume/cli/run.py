@@ -71,6 +71,7 @@ def main(argv: Sequence[str]) -> int:
     terminal = Terminal(sys.stdout.buffer, sys.stderr.buffer, colour=sys.stderr.isatty())
     try:
         result = asyncio.run(_supervise(settings, terminal))
+        terminal.settle()
         terminal.say(f"{result.reason} [{result.outcome}]; folder {settings.run_dir}")
     except KeyboardInterrupt:  # before the agent was there to see to it, or after
         return EXIT_CODES["interrupted"]

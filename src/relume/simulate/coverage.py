@@ -32,13 +32,21 @@ class Coverage:
         self.pairs.update(other.pairs)
         self.outcomes.update(other.outcomes)
 
+    def faults(self) -> dict[str, int]:
+        """Return how often each fault struck."""
+        counts: Counter[str] = Counter()
+        for (fault, _), times in self.pairs.items():
+            counts[fault.value] += times
+        return dict(counts.most_common())
+
     def missing_rows(self) -> list[str]:
         """Return the rows of the table that were never met."""
         return [f"{state.value} {event.__name__}" for state, event in TRANSITIONS if not self.rows[state, event]]
 
     def missing_faults(self) -> list[str]:
         """Return the faults that never struck."""
-        return [fault.value for fault in Fault if not any(self.pairs[fault, phase] for f, phase in PAIRS if f is fault)]
+        struck = self.faults()
+        return [fault.value for fault in Fault if fault.value not in struck]
 
     def missing_pairs(self) -> list[str]:
         """Return the pairs of fault and phase that never came together."""

@@ -98,7 +98,7 @@ class Engine:
                 continue
             view = yield from worker.standing.settled()
             yield TOUCH_S
-            if self.arena.complete(step):
+            if self.complete(step):
                 return True
             if view.step <= step:
                 if (yield from self.next_shard(step)) is not None:
@@ -106,6 +106,10 @@ class Engine:
                 if (yield from self.sum_own_blocks(step, view)):
                     continue
             yield from self.wait()
+
+    def complete(self, step: int) -> bool:
+        """Rule 5: a step is taken only when all its blocks are sealed."""
+        return self.arena.complete(step)
 
     def wait(self) -> Way:
         """Wait for the doorbell, at most its limit (Invariant 6)."""

@@ -30,6 +30,8 @@ class Fault(StrEnum):
     SUSPECT = "wrongly suspected"
     STOP = "stopped"
     MUTE = "does not answer"
+    SILENCE = "several do not answer when one dies"
+    STUCK = "stuck in the kernel"
     HANG = "hangs in the script"
     RAISE = "raises"
     RAISE_ALL = "all raise"
@@ -51,14 +53,19 @@ POSSIBLE: dict[Fault, tuple[str, ...]] = {
     Fault.SUSPECT: PHASES,
     Fault.STOP: PHASES,
     Fault.MUTE: PHASES,
+    Fault.SILENCE: PHASES,
+    Fault.STUCK: PHASES,
     Fault.HANG: SCRIPT,
     Fault.RAISE: SCRIPT,
     Fault.RAISE_ALL: SCRIPT,
-    Fault.LEAVE: ("load", "forward", "backward", "update", "between", *ENGINE),
+    Fault.LEAVE: ("load", "forward", "backward", "update", "between", "merge", "publish", "wait", "sum", "take"),
     Fault.EXIT: SCRIPT,
     Fault.FAIL: SCRIPT,
     Fault.BREAK: ("update", "between"),
 }
+FROM_OUTSIDE = frozenset(
+    {Fault.KILL, Fault.MASSACRE, Fault.SUSPECT, Fault.STOP, Fault.MUTE, Fault.SILENCE, Fault.STUCK}
+)
 PAIRS = [(fault, phase) for fault, phases in POSSIBLE.items() for phase in phases]
 
 
@@ -78,22 +85,36 @@ class Plan:
 def draw(chance: random.Random, workers: int, steps: int) -> tuple[Plan, ...]:
     """Draw the faults of one history: often one or two, sometimes more than there are workers."""
     count = chance.choice([0, 1, 1, 1, 2, 2, 2, 3, 4, workers + 2])
-    return tuple(_draw_one(chance, workers, steps) for _ in range(count))
+    plans = [_draw_one(chance, workers, steps) for _ in range(count)]
+    if any(plan.state in {State.BALLOT, State.COUNTING} for plan in plans):
+        plans.append(_plan(chance, Fault.KILL, chance.choice(PHASES), workers, steps))  # there has to be a ballot
+    return tuple(plans)
 
 
 def _draw_one(chance: random.Random, workers: int, steps: int) -> Plan:
-    fault, phase = chance.choice(PAIRS)
-    state = None
-    if chance.random() < 0.25:
+    lot = chance.random()
+    if lot < 0.2:  # while the coordinator is about something
+        fault = chance.choice([*Fault, Fault.EXIT, Fault.EXIT])
         state = chance.choice([State.BALLOT, State.COUNTING, State.COUNTING, State.CLOSED, State.FORMING])
-        phase = None
-    step = {"joining": -1, "admission": -1, "tail": steps - 1, None: -1}.get(phase)
-    if step is None:
-        step = chance.randrange(steps)
-    if phase == "view":
-        step = chance.choice([-1, step])
-    nth = chance.choice([0, 0, 1, 2, 3, chance.randrange(12)])
-    return Plan(fault, phase, state, step, nth, chance.choice([0.3, 1.0, 2.5, 6.0, 20.0]), chance.randint(2, workers + 1))
+        return _plan(chance, fault, None, workers, steps, state)
+    if lot < 0.4:  # kills are what all this is about, and a merge is rare and delicate
+        return _plan(chance, chance.choice([Fault.KILL, Fault.MASSACRE]), chance.choice(PHASES), workers, steps)
+    if lot < 0.5:
+        return _plan(chance, chance.choice([f for f in Fault if "merge" in POSSIBLE[f]]), "merge", workers, steps)
+    return _plan(chance, *chance.choice(PAIRS), workers, steps)
+
+
+def _plan(  # noqa: PLR0913 - a plan is that much
+    chance: random.Random, fault: Fault, phase: str | None, workers: int, steps: int, state: State | None = None
+) -> Plan:
+    step = chance.randrange(steps)
+    if phase in {None, "joining", "admission"} or (phase == "view" and chance.random() < 0.5):
+        step = -1
+    elif phase == "tail":
+        step = steps - 1
+    nth = chance.choice([0, 0, 0, 1, 2, 3, chance.randrange(12)])
+    lasts_s = chance.choice([0.3, 1.0, 2.5, 6.0, 20.0])
+    return Plan(fault, phase, state, step, nth, lasts_s, chance.randint(2, workers + 1))
 
 
 class Faults:
@@ -131,8 +152,7 @@ class Faults:
         if worker.rank in self.harmed or world.shell.seats[worker.rank].condemned:
             return False
         # Code of the script never runs under the pen, and nobody leaves while it holds the pen.
-        by_hand = plan.fault not in {Fault.KILL, Fault.MASSACRE, Fault.SUSPECT, Fault.STOP, Fault.MUTE}
-        return not by_hand or worker.pen.holder is not thread
+        return plan.fault in FROM_OUTSIDE or worker.pen.holder is not thread
 
     def _hit(self, worker: Worker, fault: Fault, phase: str, lasts_s: float = 0.0) -> None:
         self.harmed[worker.rank] = fault
@@ -148,6 +168,13 @@ class Faults:
             worker.kill(world.scheduler.chance() * world.settings.kill_lag_s if plan.many == 2 else 0.0)
         elif fault is Fault.MASSACRE:
             self._massacre(plan, worker)
+        elif fault is Fault.SILENCE:
+            self._silence(plan, worker)
+        elif fault is Fault.STUCK:
+            worker.stuck_s = plan.lasts_s
+            worker.process.freeze()
+            world.scheduler.after(plan.lasts_s, worker.process.thaw)
+            world.scheduler.after(0.0, world.shell.kill, worker)
         elif fault is Fault.SUSPECT:
             cause = Cause("silent", "somebody thinks that it is gone")
             world.scheduler.after(0.0, world.shell.tell, Lost(worker.rank, cause))
@@ -176,13 +203,22 @@ class Faults:
             thread.turn(worker.raises("train.py:7" if plan.fault is Fault.RAISE_ALL else f"train.py:{worker.rank}"))
 
     def _massacre(self, plan: Plan, worker: Worker) -> None:
-        others = [other for other in self.world.workers if other is not worker and not other.doomed]
-        others = [other for other in others if other.process.alive]
-        for other in self.world.scheduler.random.sample(others, min(plan.many - 1, len(others))):
-            if other.rank not in self.harmed:
-                self.harmed[other.rank] = plan.fault
+        for other in self._others(plan, worker):
             other.kill()
         worker.kill()
+
+    def _silence(self, plan: Plan, worker: Worker) -> None:
+        for other in self._others(plan, worker):
+            other.process.freeze()
+            self.world.scheduler.after(plan.lasts_s, other.process.thaw)
+        worker.kill()
+
+    def _others(self, plan: Plan, worker: Worker) -> list[Worker]:
+        others = [o for o in self.world.workers if o is not worker and o.process.alive and not o.doomed]
+        others = self.world.scheduler.random.sample(others, min(plan.many - 1, len(others)))
+        for other in others:
+            self.harmed.setdefault(other.rank, plan.fault)
+        return others
 
     def _break(self, plan: Plan, worker: Worker, thread: Thread, phase: str) -> None:
         ends = worker.step + 1

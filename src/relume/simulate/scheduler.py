@@ -21,6 +21,7 @@ class Scheduler:
         self.now = 1.0
         self.random = random.Random(seed)
         self.chance = self.random.random
+        self.done = 0
         self._queue: list[tuple[float, int, Action, tuple[Any, ...]]] = []
         self._asked = 0
 
@@ -37,6 +38,7 @@ class Scheduler:
         """Do the next action; False if there is none."""
         if not self._queue:
             return False
+        self.done += 1
         self.now, _, action, arguments = heapq.heappop(self._queue)
         action(*arguments)
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from relume.core.coordinator import State
 from relume.simulate import faults
 from relume.simulate.channel import Discipline
 
@@ -49,23 +50,28 @@ def draw(seed: int, workers: int | None = None) -> Settings:
     chance = random.Random(f"relume.simulate|{seed}")
     count = workers if workers is not None else chance.choice([1, 2, 2, 3, 3, 3, 4, 4, 5, 6])
     steps = chance.randint(1, 5)
+    plans = faults.draw(chance, count, steps)
+    merging = any(plan.phase == "merge" for plan in plans)
+    if merging and workers is None:
+        count = min(count, 3)
+    counting = any(plan.state is State.COUNTING for plan in plans)
     return Settings(
         seed=seed,
         workers=count,
-        shards=chance.choice([1, 2, 3, 4, 6, 7, 8, 13]),
-        blocks=chance.randint(1, 4),
+        shards=chance.choice([7, 8, 13] if merging else [1, 1, 2, 2, 3, 4, 6, 7, 8, 13]),
+        blocks=chance.choice([1, 1, 2, 3, 4]),
         pieces=chance.choice([1, 1, 2]),
         steps=steps,
         min_workers=min(count, chance.choice([1, 1, 1, 1, 1, 1, 1, 2])),
-        paces=tuple(chance.choice([0.3, 1.0, 1.0, 1.0, 4.0]) for _ in range(count)),
+        paces=tuple(chance.choice([0.3, 1.0, 1.0, 1.0, 4.0, 20.0]) for _ in range(count)),
         stalls=chance.choice([0.0, 0.01, 0.05]),
-        stall_s=chance.choice([0.005, 0.02, 0.1]),
-        lag_s=chance.choice([0.0001, 0.002, 0.03]),
+        stall_s=chance.choice([0.005, 0.02, 0.1, 0.4]),
+        lag_s=chance.choice([0.03, 0.2] if counting else [0.0001, 0.002, 0.03, 0.2]),
         kill_lag_s=chance.choice([0.0005, 0.005, 0.05]),
         deaf=chance.choice([0.0, 0.0, 0.0, 0.05]),
         echoes=chance.choice([0.0, 0.0, 0.05]),
         discipline=chance.choice([SOCKET, SOCKET, SLOW_SOCKET, UNRULY]),
         diverges=chance.randrange(count) if count > 1 and chance.random() < 0.01 else -1,
         no_memory=chance.random() < 0.01,
-        faults=faults.draw(chance, count, steps),
+        faults=plans,
     )

@@ -28,7 +28,7 @@ LAST_WORDS_S = 5.0
 AS_THE_AGENT_SEES = {"merge": "load", "slot": "load", "admission": "joining"}
 """Phases that the simulator tells apart and progress blocks do not."""
 EXIT_NOTICE_S = (0.001, 0.15)
-"""A pidfd fires when memory is torn down."""
+"""A pidfd fires when memory is torn down: the least, and how much longer it may take."""
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class Shell:
         seat = self.seats[rank]
         if isinstance(message, messages.Join):
             seat.joined = True
-            self.tell(core.Joined(rank, message.terms, message.shape))
+            self.tell(core.Joined(rank, message.terms, message.shape, message.total))
         elif isinstance(message, messages.Promised):
             self.tell(core.Pledged(rank, message.ballot))
         elif isinstance(message, messages.Finished):
@@ -97,7 +97,7 @@ class Shell:
     def ended(self, worker: Worker, *, by_signal: bool) -> None:
         """A worker's process has ended; the pidfd tells that somewhat later."""
         del by_signal
-        self.scheduler.after(self.scheduler.between(*EXIT_NOTICE_S), self._reap, worker)
+        self.scheduler.after(EXIT_NOTICE_S[0] + EXIT_NOTICE_S[1] * self.scheduler.chance() ** 3, self._reap, worker)
 
     def _reap(self, worker: Worker) -> None:
         seat = self.seats[worker.rank]
@@ -218,7 +218,7 @@ class Shell:
 
     def kill(self, worker: Worker) -> None:
         """Kill it. The signal takes a moment to be seen by every thread, longer on busy cores."""
-        worker.kill(self.scheduler.chance() ** 3 * self.world.settings.kill_lag_s)
+        worker.kill(worker.stuck_s or self.scheduler.chance() ** 3 * self.world.settings.kill_lag_s)
 
     def _poll_fence(self, worker: Worker) -> None:
         if self.seats[worker.rank].fenced:

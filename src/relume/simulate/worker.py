@@ -43,6 +43,8 @@ class Worker:
         self.phase, self.step, self.shard, self.counter, self.left = "joining", -1, -1, 0, False
         self.doomed = False
         self.shows_stop = False
+        self.stuck_s = 0.0
+        """The kernel holds on to it for so long (a device that hangs), even when it is killed."""
         self.status: int | None = None
         """How its process ended: an exit code, or -9."""
 

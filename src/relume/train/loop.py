@@ -15,11 +15,13 @@ import numpy as np
 from relume.core.view import first, shards_of
 from relume.errors import StepError
 from relume.reduce.layout import GradientLayout
+from relume.train import rng
 from relume.train.buffers import Buffers
 from relume.train.engine import Engine
 from relume.train.leaf import LeafCatcher
 from relume.train.record import Recorder
 from relume.train.step import Step
+from relume.train.stilllife import StillLife
 from relume.train.store import Store
 from relume.wire.messages import Finished, Join, Remark, Shape
 
@@ -45,12 +47,14 @@ class Loop:
         self._begun = False
         self._owner = os.getpid()
         self.left = False
+        self._nonfinite: set[str] = set()
         named = run.protected.parameters()
         gradient = GradientLayout(named)
         self._named = [named[index] for index in gradient.order]
         self.parameters = [parameter for _, parameter in self._named]
         self.nothing = np.zeros(len(self._named), dtype=bool)
         self.state = Buffers(run.protected.buffers())
+        self.still = StillLife(run.protected, run.vars, self._named)
         shape = Shape(gradient.size, self.state.size, len(self._named), data.shards)
         self.loader = data.open(self._next_key)
         self._join(shape)
@@ -91,8 +95,11 @@ class Loop:
         self.run.protected.check_unchanged(self._named)
         progress.step = number
         progress.enter("between")
+        if number == 0:
+            rng.seed_all(rng.derive(self.run.seed, "begin"))
         self.catcher.clear_grads()
         self.state.begin()
+        self.still.begin()
         self._step = Step(self, number)
         return self._step
 
@@ -149,10 +156,13 @@ class Loop:
             seat.standing.install(first(1, [0], shape.shards))
             return
         profile = [f"{name}: {value}" for name, value in self.run.profile.items()]
+        state = rng.capture()  # looking at the data must not move what the script draws next
         terms = [*profile, *self.data.identity(), f"first sample: {self.loader.fingerprint()}", f"total: {self._total}"]
+        rng.restore(state)
         seat.link.send(Join((*terms, *self.run.protected.terms()), shape, self._total))
         seat.progress.spring("joining")
         seat.standing.settled()
+        seat.progress.enter("between")  # from here on others wait for this worker, so it is watched
 
     def _finish_step(self) -> None:
         step = self._step
@@ -178,7 +188,8 @@ class Loop:
 
     def _remark_nonfinite(self, step: int, means: dict[str, float]) -> None:
         bad = {name: value for name, value in means.items() if not math.isfinite(value)}
-        if bad and self.seat.link is not None:
+        news, self._nonfinite = bad.keys() - self._nonfinite, set(bad)
+        if news and self.seat.link is not None:
             text = ", ".join(f"{name} = {value}" for name, value in bad.items())
             self.seat.link.send(Remark("nonfinite", text, step))
 

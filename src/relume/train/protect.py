@@ -41,6 +41,12 @@ class Protected:
         """The protected optimizers."""
         return {name: value for name, value in self.objects.items() if isinstance(value, torch.optim.Optimizer)}
 
+    @property
+    def others(self) -> dict[str, Any]:
+        """What is neither a module nor an optimizer: schedulers, scalers, objects of the user's own."""
+        known = (nn.Module, torch.optim.Optimizer)
+        return {name: value for name, value in self.objects.items() if not isinstance(value, known)}
+
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
         """Return the named parameters that can get a gradient, tied ones once.
 

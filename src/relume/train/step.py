@@ -84,8 +84,12 @@ class Step:
         if self.shard is None:
             raise StepError("step.log() was called outside the inner loop: log in `for batch in step`")
         for name, value in values.items():
-            number = value.detach().item() if isinstance(value, torch.Tensor) else value
-            self._logs.setdefault(name, []).append(float(number))
+            try:
+                number = float(value.detach().item() if isinstance(value, torch.Tensor) else value)
+                name.encode()
+            except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+                raise StepError(f"step.log({name!a}=...): one real number is needed, not {value!r:.80}") from error
+            self._logs.setdefault(name, []).append(number)
 
     def mean(self, name: str) -> float:
         """Return the mean of what the shards logged as `name`, each by its weight: the same on every worker."""
@@ -126,6 +130,7 @@ class Step:
             finally:
                 self.shard = None
                 caught = loop.catcher.close(shard)
+            loop.still.check(self.number)
             progress.enter("publish", shard)
             if caught is not None and not self._skipped:
                 weight, present = caught

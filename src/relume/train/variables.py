@@ -14,6 +14,8 @@ class Vars:
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set a value: numbers, strings, tensors, and lists, tuples and dicts of them."""
+        if name.startswith("_") or hasattr(type(self), name):
+            raise ProtectError(f"run.vars.{name}: this name is taken; choose another")
         _check_value(name, value)
         super().__setattr__(name, value)
 

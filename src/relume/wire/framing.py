@@ -13,8 +13,8 @@ import msgspec
 
 from relume.errors import FrameError
 
-FRAME_BYTES_MAX = 16 << 20
-"""No message of ours comes near this; a length above it means that the peer speaks something else."""
+FRAME_BYTES_MAX = 256 << 20
+"""The longest message is a `Join`, with 150 bytes or so for each tensor; more than this is no message of ours."""
 
 _HEADER = struct.Struct(">I")
 _encoder = msgspec.msgpack.Encoder()

@@ -51,9 +51,8 @@ def result():
         fleet=Fleet(0, 30.0, evidence),
         measured=Measured(310e6, (), costs),
         verdict=said,
-        excess_ns=None,
+        control=None,
         errors=(),
-        remarks=(),
     )
 
 

@@ -1,0 +1,258 @@
+"""Laws about what the coordinator decides: views, heirs, whom it condemns, what it tells, and how the run ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from relume.core import ranges
+from relume.core.events import (
+    AskPromise,
+    CloseRun,
+    Count,
+    Counted,
+    EndRun,
+    Event,
+    Exited,
+    Fence,
+    Fenced,
+    Incident,
+    InstallView,
+    Instruction,
+    Lost,
+    Pledged,
+)
+from relume.core.plan import Inventory
+from relume.core.verdict import Outcome
+from relume.core.view import owner, shards_of
+from relume.simulate.checkers.base import Checker
+from relume.simulate.faults import Fault
+from relume.wire.messages import Ballot, View
+
+if TYPE_CHECKING:
+    from relume.simulate.world import World
+
+
+class Views(Checker):
+    """Ballots and views only go forward; a view holds exactly who is left, once all have promised or are fenced."""
+
+    name = "views"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.view: View | None = None
+        self.asked: Ballot = (0, 0)
+        self.out: set[int] = set()
+        self.gone: set[int] = set()
+        self.promised: dict[int, Ballot] = {}
+        self.inventory: Inventory | None = None
+        self.over = False
+
+    def told(self, event: Event, answer: Sequence[Instruction]) -> None:
+        """See the class."""
+        if self.over and answer:
+            self.fail(f"the run is over, and {answer[0]} comes after")
+        if isinstance(event, Fenced | Exited):
+            self.gone.add(event.rank)
+        elif isinstance(event, Pledged):
+            self.promised[event.rank] = max(event.ballot, self.promised.get(event.rank, (0, 0)))
+        elif isinstance(event, Counted):
+            self.inventory = event.inventory
+        for instruction in answer:
+            if isinstance(instruction, Fence):
+                if instruction.rank in self.out:
+                    self.fail(f"worker {instruction.rank} is fenced twice")
+                self.out.add(instruction.rank)
+            elif isinstance(instruction, Count):
+                self._silence(instruction.ballot)
+            elif isinstance(instruction, EndRun):
+                self.over = True
+        self._sent_to_all(event, answer)
+
+    def _left(self, event: Event) -> list[int]:
+        early = {event.rank} if isinstance(event, Exited) and self.view is None else set()
+        self.out |= early
+        return [rank for rank in range(self.world.settings.workers) if rank not in self.out]
+
+    def _sent_to_all(self, event: Event, answer: Sequence[Instruction]) -> None:
+        left = self._left(event)
+        asks = [each for each in answer if isinstance(each, AskPromise)]
+        if asks:
+            if [each.rank for each in asks] != left or len({each.ballot for each in asks}) > 1:
+                self.fail(f"{asks} do not go once to each of {left}")
+            if asks[0].ballot <= self.asked:
+                self.fail(f"ballot {asks[0].ballot} is asked for after {self.asked}")
+            self.asked = asks[0].ballot
+        installs = [each for each in answer if isinstance(each, InstallView)]
+        if installs:
+            if [each.rank for each in installs] != left or {each.view for each in installs} != {installs[0].view}:
+                self.fail(f"{installs} do not go once to each of {left}")
+            self._installed(installs[0].view, left)
+        closes = [each.rank for each in answer if isinstance(each, CloseRun)]
+        if closes and closes != left:
+            self.fail(f"the run is closed for {closes}, and {left} are left")
+
+    def _silence(self, ballot: Ballot) -> None:
+        for rank in range(self.world.settings.workers):
+            if rank in self.out and rank not in self.gone:
+                self.fail(f"{ballot} is counted before worker {rank} is fenced")
+            if rank not in self.out and self.promised.get(rank, (0, 0)) < ballot:
+                self.fail(f"{ballot} is counted before worker {rank} has promised it")
+
+    def _installed(self, view: View, left: list[int]) -> None:
+        before, self.view = self.view, view
+        if list(view.members) != left or not self.out <= self.gone:
+            self.fail(f"view {view.number} has {view.members}, {left} are left, {self.out - self.gone} can still write")
+        standing: set[int] = set()
+        if before is not None:
+            if view.number <= before.number or view.step < before.step or view.number != self.asked:
+                self.fail(f"view {view.number} from step {view.step} follows {before.number} from {before.step}")
+            assert self.inventory is not None
+            standing = ranges.leaves(node for nodes in self.inventory.sealed.values() for node in nodes)
+        count = Counter(shard for shards in view.assigned for shard in shards)
+        for shard in range(view.shards):
+            if count[shard] > 1 or (count[shard] == 0 and shard not in standing):
+                self.fail(f"shard {shard} of step {view.step} is computed by {count[shard]} members")
+        later = [shards_of(view, rank, view.step + 1) for rank in view.members]
+        if [shard for shards in later for shard in shards] != list(range(view.shards)):
+            self.fail(f"view {view.number} spreads the shards as {later}")
+        sizes = [len(shards) for shards in later]
+        blocks = self.arena.blocks
+        owned = Counter(owner(view, block, blocks) for block in range(blocks))
+        if max(sizes) - min(sizes) > 1 or not set(owned) <= set(view.members):
+            self.fail(f"view {view.number} spreads the shards as {later} and the blocks as {owned}")
+
+
+class Frugal(Checker):
+    """Nothing is redone that stands, nothing is taken from a survivor, and the lost shards go where there is least."""
+
+    name = "frugal"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.view: View | None = None
+
+    def told(self, event: Event, answer: Sequence[Instruction]) -> None:
+        """See the class."""
+        view = next((each.view for each in answer if isinstance(each, InstallView)), None)
+        if view is None:
+            return
+        if isinstance(event, Counted) and self.view is not None:
+            incidents = [each for each in answer if isinstance(each, Incident)]
+            self._compare(self.view, view, event.inventory, incidents)
+        self.view = view
+
+    def _compare(self, old: View, new: View, inventory: Inventory, incidents: list[Incident]) -> None:
+        standing = ranges.leaves(node for nodes in inventory.sealed.values() for node in nodes)
+        had = {rank: set(shards_of(old, rank, new.step)) for rank in old.members}
+        has = {rank: set(shards_of(new, rank, new.step)) for rank in new.members}
+        lost = {shard for rank in had if rank not in has for shard in had[rank] if shard not in standing}
+        extra = {rank: has[rank] - had[rank] for rank in has}
+        if any(had[rank] - has[rank] for rank in has) or set().union(*extra.values()) != lost:
+            self.fail(f"{had} becomes {has}, where {lost} are lost and {standing} stand")
+        load = {rank: len(has[rank] - standing) for rank in has}
+        if max((load[rank] for rank in has if extra[rank]), default=0) > min(load.values()) + 1:
+            self.fail(f"the lost shards {lost} go to {extra}, which leaves {load} to do")
+        heirs = {shard: rank for rank, shards in extra.items() for shard in shards}
+        order = [heirs[shard] for shard in sorted(lost)]
+        if len([None for a, b in zip(order, order[1:], strict=False) if a != b]) + 1 > len(set(order)) and order:
+            self.fail(f"the lost shards {sorted(lost)} go to {order}: heirs get neighbours")
+        told = {shard: heir for incident in incidents for shard, heir in incident.moved.items()}
+        if not set(told.items()) <= set(heirs.items()):
+            self.fail(f"it is told that {told} moved, and {heirs} did")
+        for incident in incidents:
+            mine = had.get(incident.rank, set()) & lost
+            if set(incident.moved) != mine:
+                self.fail(f"worker {incident.rank} lost {mine}, and {incident.moved} is told")
+
+
+class Innocent(Checker):
+    """Nobody is condemned who did nothing."""
+
+    name = "innocent"
+
+    def told(self, event: Event, answer: Sequence[Instruction]) -> None:
+        """See the class."""
+        for instruction in answer:
+            if isinstance(instruction, Fence) and instruction.rank not in self.world.faults.harmed:
+                self.fail(f"worker {instruction.rank} is condemned upon {event}, and nothing is wrong with it")
+
+
+class Told(Checker):
+    """Each loss is told once, with the cause that came first, and with times in their order."""
+
+    name = "told"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.causes: dict[int, str] = {}
+        self.untold: set[int] = set()
+
+    def told(self, event: Event, answer: Sequence[Instruction]) -> None:
+        """See the class."""
+        if isinstance(event, Lost) and any(isinstance(each, Fence) and each.rank == event.rank for each in answer):
+            self.causes[event.rank] = event.cause.kind
+        for instruction in answer:
+            if isinstance(instruction, Fence):
+                self.untold.add(instruction.rank)
+            elif isinstance(instruction, Incident):
+                self._incident(instruction)
+
+    def _incident(self, incident: Incident) -> None:
+        rank, now = incident.rank, self.world.scheduler.now
+        early = incident.cause.kind == "left_early"
+        if rank not in self.untold and not early:
+            self.fail(f"the loss of worker {rank} is told twice, or never was one")
+        self.untold.discard(rank)
+        if self.causes.get(rank, incident.cause.kind) != incident.cause.kind:
+            self.fail(f"worker {rank} was lost as {self.causes[rank]}, and {incident.cause} is told")
+        if not 0.0 < incident.lost_s <= incident.fenced_s <= now:
+            self.fail(f"worker {rank} is told to be lost at {incident.lost_s} and fenced at {incident.fenced_s}")
+        if incident.installed_s and not incident.lost_s <= incident.promised_s <= incident.installed_s == now:
+            self.fail(f"worker {rank}: {incident}")
+        if incident.installed_s and incident.fenced_s > incident.promised_s:
+            self.fail(f"worker {rank}: {incident}")
+
+    def ended(self, outcome: str) -> None:
+        """Nothing is kept back."""
+        if self.untold:
+            self.fail(f"the run ended as {outcome}, and the loss of {self.untold} was never told")
+
+
+class Verdict(Checker):
+    """The run ends as it should: completed unless nobody was left, or too few, or there was no way to begin."""
+
+    name = "verdict"
+
+    def ended(self, outcome: str) -> None:
+        """See the class."""
+        world, settings = self.world, self.world.settings
+        harmed = world.faults.harmed
+        well = settings.workers - len(harmed)
+        views = next(c for c in world.check.checkers if isinstance(c, Views))
+        left = settings.workers - len(views.out)
+        if outcome in {Outcome.DIVERGED, Outcome.NO_MEMORY}:
+            right = settings.diverges >= 0 if outcome == Outcome.DIVERGED else settings.no_memory
+        elif outcome == Outcome.TOO_FEW:
+            right = 0 < left < settings.min_workers
+        elif outcome == Outcome.COMPLETED:
+            right = left > 0
+        elif outcome == Outcome.TAIL_LOST:
+            right = world.core.view is not None and world.core.view.main in views.out
+        elif outcome == Outcome.UNFENCED:
+            right = Fault.STUCK in harmed.values()
+        elif outcome == Outcome.NO_STEPS:
+            right = set(harmed.values()) <= {Fault.EXIT} and well == 0 and views.view is None
+        elif outcome == Outcome.SCRIPT_FAILED:
+            failed = {Fault.RAISE, Fault.RAISE_ALL, Fault.FAIL} & set(harmed.values())
+            main = world.core.view.main if world.core.view is not None else -1
+            closed = any(worker.standing.closed for worker in world.workers)
+            right = bool(failed) and (left == 0 or (closed and main in views.out))
+        else:
+            right = outcome == Outcome.ALL_LOST and left == 0
+        if outcome not in {Outcome.COMPLETED, Outcome.DIVERGED, Outcome.NO_MEMORY}:
+            enough = well >= settings.min_workers and outcome in {Outcome.ALL_LOST, Outcome.TOO_FEW, Outcome.NO_STEPS}
+            right = right and not enough
+        if not right:
+            self.fail(f"the run ended as {outcome}: {left} of {settings.workers} are left, harmed were {harmed}")
