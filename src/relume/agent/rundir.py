@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -45,10 +45,13 @@ class RunDir:
         if not os.access(path, os.W_OK):
             raise ConfigError(f"the run folder {path} cannot be written to: choose another --run-dir")
         try:
-            self._events = self._open("events.jsonl", "xb")
+            (path / "events.jsonl").touch(exist_ok=False)
         except FileExistsError as error:
             text = f"the run folder {path} holds another run: choose another --run-dir, or remove it"
             raise ConfigError(text) from error
+        except OSError as error:
+            self._tell(error)
+        self._events = self._open("events.jsonl")
         self._logs: dict[int, BinaryIO | None] = {}
         self._link_latest()
 
@@ -82,11 +85,9 @@ class RunDir:
                 with contextlib.suppress(OSError):
                     file.close()
 
-    def _open(self, name: str, mode: Literal["ab", "xb"] = "ab") -> BinaryIO | None:
+    def _open(self, name: str) -> BinaryIO | None:
         try:
-            return (self.path / name).open(mode, buffering=0)
-        except FileExistsError:
-            raise
+            return (self.path / name).open("ab", buffering=0)
         except OSError as error:
             self._tell(error)
             return None
