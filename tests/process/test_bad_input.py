@@ -234,7 +234,7 @@ def test_a_break_out_of_the_inner_loop():
     def no_update(step, model, optimizer):
         optimizer.step = lambda: None
 
-    refuses(lambda: train(inside=stop), StepError, "optimizer.step() was called inside the inner loop")
+    refuses(lambda: train(inside=stop), StepError, "step 0 was left before every shard was in", "no break")
     refuses(
         lambda: train(inside=stop, after=no_update), StepError, "step 0 was left before every shard was in", "no break"
     )

@@ -22,7 +22,8 @@ What may happen (RANKS are written `0,2-4`, ballots `1.2`)::
     joined RANKS [terms=A,B gradient=BYTES shards=S]         reserved       nomemory "TEXT"
     lost RANKS KIND "TEXT"     fenced RANKS     exited RANKS     died RANKS STATUS [oom=N mib=N error=TEXT]
     promised RANKS BALLOT      counted BALLOT complete=STEP [RANK:[FIRST,END) ...]
-    at RANKS STEP              done RANKS STEP                   tick
+    at RANKS STEP              done RANKS STEP [digest=WORD]     tick
+    diverged "TEXT"
     seen RANKS PHASE [step=N shard=N counter=N stopped=yes]      look
     limits hang=SECONDS
 
@@ -46,6 +47,7 @@ from relume.core.detect import Sample, Watch
 from relume.core.events import (
     Cause,
     Counted,
+    Diverged,
     Done,
     Event,
     Exited,
@@ -135,6 +137,9 @@ class Stage:
     def _do_reserved(self) -> None:
         self._tell(Reserved())
 
+    def _do_diverged(self, text: str) -> None:
+        self._tell(Diverged(text))
+
     def _do_nomemory(self, text: str) -> None:
         self._tell(NoMemory(text))
 
@@ -172,9 +177,9 @@ class Stage:
         for rank in numbers(ranks):
             self._tell(Progress(rank, int(step)))
 
-    def _do_done(self, ranks: str, step: str) -> None:
+    def _do_done(self, ranks: str, step: str, *, digest: str = "") -> None:
         for rank in numbers(ranks):
-            self._tell(Done(rank, int(step)))
+            self._tell(Done(rank, int(step), digest))
 
     def _do_tick(self) -> None:
         self._tell(Tick())

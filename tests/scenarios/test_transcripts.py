@@ -11,6 +11,7 @@ from relume.core.coordinator import TRANSITIONS, State
 from relume.core.events import (
     Cause,
     Counted,
+    Diverged,
     Done,
     Exited,
     Fenced,
@@ -60,7 +61,7 @@ def test_the_transcripts_show_every_transition():
 def anything(workers, ballot):
     """Every kind of event about every worker: early, late, doubled, and about what is long past."""
     stale = (ballot[0], ballot[1] - 1)
-    yield from (Reserved(), NoMemory("none"), Tick())
+    yield from (Reserved(), NoMemory("none"), Tick(), Diverged("a parameter differs"))
     yield from (Counted(number, Inventory(3, {0: [(0, 1)]})) for number in (stale, ballot, (0, 0)))
     for rank in range(workers):
         yield Joined(rank, ("same",), Shape(4096, 0, 1, 8))

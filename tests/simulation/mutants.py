@@ -27,8 +27,7 @@ from typing import ClassVar
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "src" / "relume" / "core"
 MODULES = ("coordinator", "plan", "view", "ranges", "verdict", "members", "limits", "detect")
-LIMIT_S = 90
-KILLED, SURVIVED = 0, 17
+LIMIT_S = 45
 
 
 @dataclass(frozen=True)

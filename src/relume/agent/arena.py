@@ -6,7 +6,7 @@ import os
 
 from relume.arena import doorbell, memory, progress
 from relume.arena.layout import ControlLayout, DataLayout, block_bounds
-from relume.arena.progress import Moment
+from relume.arena.progress import Moment, Pulse
 from relume.core.plan import Inventory
 from relume.core.ranges import Range
 from relume.errors import ConfigError
@@ -40,6 +40,10 @@ class Arena:
     def moment(self, rank: int) -> Moment:
         """Return what `rank` is doing, or was when it died."""
         return progress.read(self._words, self._layout, rank)
+
+    def pulses(self, rank: int) -> list[Pulse]:
+        """Return what `rank` showed of its state at its newest steps' begin."""
+        return progress.pulses(self._words, self._layout, rank)
 
     def inventory(self) -> Inventory:
         """Read the seals. They are final once every survivor has promised and the rest is fenced (rule 4)."""

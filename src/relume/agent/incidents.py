@@ -12,6 +12,8 @@ from relume.agent.worker import Worker
 from relume.core.events import Incident
 from relume.wire.events import Event, WorkerLost
 
+_MOVES_TOLD_MAX = 3
+
 
 class IncidentDesk:
     """Collects incidents; `emit` gets the event, `say` the sentence."""
@@ -65,12 +67,9 @@ class IncidentDesk:
 
     def _sentence(self, incident: Incident) -> str:
         worker, moment = self._workers[incident.rank], self._arena.moment(incident.rank)
-        where = f"in {moment.phase} of step {moment.step}"
+        where = f"in {moment.phase} of step {moment.step}" if moment.step >= 0 else "before the first step"
         where += f", shard {moment.shard}" if moment.shard >= 0 else ""
-        heirs = sorted(set(incident.moved.values()))
-        moved = (
-            f"{len(incident.moved)} shards went to {', '.join(map(str, heirs))}" if heirs else "nothing to recompute"
-        )
+        moved = _moves(incident.moved)
         out = f"worker {incident.rank} (pid {worker.pid}) is out {where}: {incident.cause.text}; "
         if not incident.installed_s:
             return out + "the run ends"
@@ -80,3 +79,13 @@ class IncidentDesk:
 
 def _ns(seconds: float) -> int:
     return int(seconds * 1e9)
+
+
+def _moves(moved: dict[int, int]) -> str:
+    """Say which shards went to whom, in full while that is short."""
+    if not moved:
+        return "nothing to recompute"
+    if len(moved) <= _MOVES_TOLD_MAX:
+        return ", ".join(f"shard {shard} to worker {heir}" for shard, heir in sorted(moved.items()))
+    heirs = sorted(set(moved.values()))
+    return f"{len(moved)} shards to worker{'s' * (len(heirs) > 1)} {', '.join(map(str, heirs))}"

@@ -168,6 +168,8 @@ class Supervisor:
             self._drain(worker)
             worker.close()
         self._end_helpers()
+        done = max((self._arena.moment(rank).taken + 1 for rank in self._workers), default=0)
+        self._record(steps_done=done)
         self._arena.close()
         self._event(events.RunEnded(result.outcome, result.reason, result.exit_code))
         return result
@@ -288,7 +290,7 @@ class Supervisor:
         elif isinstance(message, messages.Promised):
             self._tell(core.Pledged(rank, message.ballot))
         elif isinstance(message, messages.Finished):
-            self._tell(core.Done(rank, message.step))
+            self._tell(core.Done(rank, message.step, message.digest))
         elif isinstance(message, messages.Raised):
             worker.raised = message
             worker.self_fenced = True

@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping
 from relume.agent.arena import Arena
 from relume.agent.fence import doom, is_stopped
 from relume.agent.worker import Worker, hung_cause
-from relume.arena.progress import STACK_SIGNAL, Moment
+from relume.arena.progress import STACK_SIGNAL, Moment, Pulse
 from relume.core import events as core
 from relume.core.detect import Sample, Watch
+from relume.core.verdict import divergence
 
 TICK_S = 0.2
 DOOM_POLL_S = 0.005
@@ -82,6 +83,22 @@ class Vigil:
                     samples.append(self._look_at(worker, self._arena.moment(worker.rank)))
         for rank, cause in self._watch.look(samples, time.monotonic()):
             self._accuse(self._workers[rank], cause)
+        self._compare([sample.rank for sample in samples])
+
+    def _compare(self, ranks: list[int]) -> None:
+        """Find replicas that differ: by what they showed at the begin of the same step (scenario 5)."""
+        shown: dict[int, dict[int, Pulse]] = {}
+        for rank in ranks:
+            for pulse in self._arena.pulses(rank):
+                shown.setdefault(pulse.step, {})[rank] = pulse
+        for step, pulses in sorted(shown.items()):
+            values = {rank: f"{pulse.values:x}" for rank, pulse in pulses.items()}
+            parameters = {rank: f"{pulse.parameters:x}" for rank, pulse in pulses.items()}
+            if len(set(values.values())) > 1:
+                what = "a learning rate, scheduler, scaler or run.vars"
+                self._tell(core.Diverged(divergence(f"before step {step}", what, values)))
+            elif len(set(parameters.values())) > 1:
+                self._tell(core.Diverged(divergence(f"before step {step}", "a parameter", parameters)))
 
     def _look_at(self, worker: Worker, moment: Moment) -> Sample:
         idle_s = self.idle_s(worker.rank)

@@ -34,7 +34,7 @@ PHASES: Final = (
     "tail",
 )
 _CODE = {name: code for code, name in enumerate(PHASES)}
-_COUNTER, _PHASE, _STEP, _SHARD, _SINCE, _TAKEN, _PID, _KILLED, _LEFT = range(9)
+_COUNTER, _PHASE, _STEP, _SHARD, _SINCE, _TAKEN, _PID, _KILLED, _LEFT, _PULSES = range(10)
 NO_SHARD = -1
 
 STACK_SIGNAL: Final = 43
@@ -101,6 +101,26 @@ def read(words: memoryview, layout: ControlLayout, rank: int) -> Moment:
 def taken(words: memoryview, layout: ControlLayout, rank: int) -> int:
     """Return the newest step that `rank` has copied out of the arena, or -1."""
     return words[layout.progress(rank) + _TAKEN] - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """Digests of what must be equal on all workers at the begin of `step`: plain values, a part of the parameters."""
+
+    step: int
+    values: int
+    parameters: int
+
+
+def pulses(words: memoryview, layout: ControlLayout, rank: int) -> list[Pulse]:
+    """Return the pulses of `rank` for its two newest steps, whole ones only."""
+    found = []
+    for parity in range(2):
+        base = layout.progress(rank) + _PULSES + 3 * parity
+        step, values, parameters = words[base], words[base + 1], words[base + 2]
+        if step and words[base] == step:
+            found.append(Pulse(step - 1, values, parameters))
+    return found
 
 
 class Progress:
@@ -179,6 +199,13 @@ class Progress:
         key = (self.step, phase)
         self._entered[key] = self._entered.get(key, -1) + 1
         self._entered_step = self.step
+
+    def pulse(self, pulse: Pulse) -> None:
+        """Show the digests of a step's begin."""
+        words, base = self._words, self._base + _PULSES + 3 * (pulse.step % 2)
+        words[base] = 0
+        words[base + 1], words[base + 2] = pulse.values, pulse.parameters
+        words[base] = pulse.step + 1
 
     def wants(self, phase: str) -> bool:
         """True if a trap waits in `phase`."""

@@ -69,6 +69,7 @@ def main(argv: Sequence[str]) -> int:
     if options.debug:
         return _debug(settings)
     terminal = Terminal(sys.stdout.buffer, sys.stderr.buffer, colour=sys.stderr.isatty())
+    terminal.say(f"run {settings.run_id}: {settings.workers} workers, folder {settings.run_dir}")
     try:
         result = asyncio.run(_supervise(settings, terminal))
         terminal.settle()

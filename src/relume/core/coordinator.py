@@ -27,6 +27,7 @@ from relume.core.events import (
     CloseRun,
     Count,
     Counted,
+    Diverged,
     Done,
     EndRun,
     Event,
@@ -48,7 +49,7 @@ from relume.core.events import (
 from relume.core.limits import Limits
 from relume.core.members import Member
 from relume.core.plan import Moved, replan
-from relume.core.verdict import Outcome, after_the_last_step, disagreement, listing, without_members
+from relume.core.verdict import Outcome, after_the_last_step, disagreement, divergence, listing, without_members
 from relume.wire.messages import Ballot, Shape, View
 
 
@@ -243,12 +244,21 @@ class Coordinator:
     # The end --------------------------------------------------------------------------------------------------
 
     def _done(self, event: Done, now: float) -> None:
-        self._members[event.rank].done = event.step
+        self._note_done(event)
         self._close_if_done(now)
 
     def _done_in_ballot(self, event: Done, now: float) -> None:
         del now
-        self._members[event.rank].done = event.step
+        self._note_done(event)
+
+    def _note_done(self, event: Done) -> None:
+        member = self._members[event.rank]
+        member.done, member.digest = event.step, event.digest or member.digest
+
+    def _diverged(self, event: Diverged, now: float) -> None:
+        """Replicas that differ make every further step worthless, and nobody can say here who is right (scenario 5)."""
+        del now
+        self._end(Outcome.DIVERGED, event.text)
 
     def _close_if_done(self, now: float) -> None:
         """Close when every member has left its loop at one step; a member that left alone is lost."""
@@ -257,6 +267,10 @@ class Coordinator:
         ends = {rank: self._members[rank].done for rank in self.view.members}
         finished = {end for end in ends.values() if end is not None}
         if finished and None not in ends.values() and len(finished) == 1:
+            digests = {rank: digest for rank in ends if (digest := self._members[rank].digest)}
+            if len(set(digests.values())) > 1:
+                self._end(Outcome.DIVERGED, divergence("after the last step", "state", digests))
+                return
             self.state = State.CLOSED
             for rank in self.view.members:
                 self._out.append(CloseRun(rank, self.view))
@@ -264,7 +278,10 @@ class Coordinator:
         for rank, end in ends.items():
             beyond = any(self._members[other].step >= end for other in ends) if end is not None else False
             if end is not None and (beyond or end < max(finished)):
-                cause = Cause("left_early", f"it left run.steps before step {end} while others went on")
+                text = (
+                    f"it left run.steps before step {end} while others went on; a run ends where all workers end it, "
+                )
+                cause = Cause("left_early", text + "on a value that is equal on all (step.mean, run.vars)")
                 self._lost(Lost(rank, cause), now)
                 return
 
@@ -371,16 +388,19 @@ TRANSITIONS: dict[tuple[State, type[Event]], Callable[[Coordinator, Any, float],
     (State.STEADY, Lost): Coordinator._lost,
     (State.STEADY, Done): Coordinator._done,
     (State.STEADY, Progress): Coordinator._progress,
+    (State.STEADY, Diverged): Coordinator._diverged,
     (State.STEADY, Exited): Coordinator._exited,
     (State.BALLOT, Lost): Coordinator._lost,
     (State.BALLOT, Fenced): Coordinator._fenced,
     (State.BALLOT, Pledged): Coordinator._pledged,
     (State.BALLOT, Done): Coordinator._done_in_ballot,
+    (State.BALLOT, Diverged): Coordinator._diverged,
     (State.BALLOT, Exited): Coordinator._exited,
     (State.BALLOT, Tick): Coordinator._tick_ballot,
     (State.COUNTING, Lost): Coordinator._lost,
     (State.COUNTING, Counted): Coordinator._counted,
     (State.COUNTING, Done): Coordinator._done_in_ballot,
+    (State.COUNTING, Diverged): Coordinator._diverged,
     (State.COUNTING, Exited): Coordinator._exited,
     (State.CLOSED, Lost): Coordinator._lost_closed,
     (State.CLOSED, Fenced): Coordinator._fenced_closed,

@@ -82,10 +82,18 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A worker's loop over the steps has ended before `step`."""
+    """A worker's loop over the steps has ended before `step`; `digest` is of its whole state then ("": not told)."""
 
     rank: int
     step: int
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diverged:
+    """Workers that have done the same steps hold different state."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +116,7 @@ class Tick:
     """Time has passed."""
 
 
-Event = Joined | Reserved | NoMemory | Lost | Fenced | Pledged | Counted | Done | Progress | Exited | Tick
+Event = Joined | Reserved | NoMemory | Lost | Fenced | Pledged | Counted | Done | Diverged | Progress | Exited | Tick
 
 
 # Instructions -------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ class Member:
     fenced_s: float | None = None
     promised: Ballot = NONE
     done: int | None = None
+    digest: str = ""
     exited: bool = False
     step: int = -1
 

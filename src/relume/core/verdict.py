@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from relume.core.events import Cause, Joined
@@ -29,11 +29,9 @@ def after_the_last_step(rank: int, main: Member) -> tuple[Outcome, str]:
     """Judge a run whose steps are all done by how its main worker ended."""
     if main.exited or main.cause is None:
         total = main.joined.total if main.joined is not None else 0
-        early = main.done is not None and main.done < total
-        return (
-            Outcome.COMPLETED,
-            f"the script ended after {main.done} of {total} steps" if early else "every step is done",
-        )
+        if main.done is not None and main.done < total:
+            return Outcome.COMPLETED, f"the script ended after {main.done} of {total} steps"
+        return Outcome.COMPLETED, "every step is done"
     if main.cause.kind in {"raised", "exit_code"}:
         return Outcome.SCRIPT_FAILED, f"worker {rank}, after the last step: {main.cause.text}"
     reason = f"every step is done, but worker {rank} (main) was lost in what the script does after: {main.cause.text}"
@@ -74,5 +72,26 @@ def disagreement(joined: dict[int, Joined], reserved: Shape) -> str | None:
     like = next(rank for rank in ranks if terms[rank] == usual)
     for mine, theirs in zip(terms[odd], usual, strict=False):
         if mine != theirs:
-            return f"worker {odd} differs from worker {like}: `{mine}` is not `{theirs}`"
+            return f"worker {odd} differs from worker {like}: `{mine}` is not `{theirs}`.{_advice(mine)}"
     return f"worker {odd} differs from worker {like}: {len(terms[odd])} lines of terms against {len(usual)}"
+
+
+def divergence(when: str, what: str, digests: Mapping[int, str]) -> str:
+    """Say in one sentence that workers differ, who with whom, and what makes that happen."""
+    groups: dict[str, list[str]] = {}
+    for rank, digest in sorted(digests.items()):
+        groups.setdefault(digest, []).append(str(rank))
+    sides = " | ".join(", ".join(ranks) for ranks in sorted(groups.values(), key=len, reverse=True))
+    text = (
+        f"{when}, {what} differs between workers ({sides}): something that decides a step was changed on some of them"
+    )
+    return text + " only, such as under `if run.is_main`. Decide on what is equal everywhere (step.mean, run.vars)"
+
+
+def _advice(term: str) -> str:
+    if term.startswith(("parameter ", "buffer ")):
+        text = " Build the model after relume.init(seed), in the same way on all workers"
+        return text + ", with no seed that depends on the rank"
+    if term.startswith("random seed"):
+        return " Give relume.init() the same seed on all workers: each shard has random numbers of its own anyway"
+    return ""

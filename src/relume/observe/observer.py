@@ -114,20 +114,24 @@ class Observer:
         """Find out how many steps are done, and of how many."""
         if reply is not None:
             self._total = max(self._total, reply.total)
-            done = self._total if reply.state == "closed" else max((w.step for w in reply.workers), default=0)
+            done = max((w.step for w in reply.workers), default=0) + (reply.state == "closed")
             self._steps = max(self._steps, done)
             return
         if not self._total:
-            self._total = self._recorded_total()
+            self._total = self._recorded("steps")
+        done = self._recorded("steps_done")  # told at a run's end: an early one has fewer than it set out for
+        if done:
+            self._steps = done
+            return
         if self._story.ended is not None and self._story.ended.outcome == "completed":
             self._steps = max(self._steps, self._total)
         heard = [view.step for view in self._story.views] + [incident.step for incident in self._story.incidents]
         self._steps = max([self._steps, *heard])
 
-    def _recorded_total(self) -> int:
+    def _recorded(self, name: str) -> int:
         try:
             facts = msgspec.json.decode((self._folder / "run.json").read_bytes())
-            return max(0, int(facts["steps"]))
+            return max(0, int(facts[name]))
         except (OSError, msgspec.MsgspecError, ValueError, KeyError, TypeError):
             return 0
 

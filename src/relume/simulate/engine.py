@@ -20,6 +20,8 @@ from relume.wire.messages import View
 if TYPE_CHECKING:
     from relume.simulate.worker import Worker
 
+TORN_LOOK = 0.1
+"""How often something else happens while one rank's seals are read."""
 COMPUTE_S = 0.002
 """Each of: loading, the forward pass, a piece of the backward pass, the optimizer's step."""
 
@@ -144,12 +146,15 @@ class Engine:
         return True
 
     def look(self, step: int) -> Generator[Any, Any, dict[Range, tuple[int, int]]]:
-        """Return where each sealed node stands. The look takes a while: other things happen between two ranks."""
+        """Return where each sealed node stands. The look takes a while: other things happen between two words."""
         places: dict[Range, tuple[int, int]] = {}
+        chance = self.worker.world.scheduler.chance
         for rank, seals in enumerate(self.arena.seals):
             for slot, seal in enumerate(seals):
                 if seal is not None and seal[0] == step:
                     places[seal[1]] = (rank, slot)
+                    if chance() < TORN_LOOK:
+                        yield TOUCH_S
             yield TOUCH_S
         return places
 

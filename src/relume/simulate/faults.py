@@ -32,6 +32,7 @@ class Fault(StrEnum):
     MUTE = "does not answer"
     SILENCE = "several do not answer when one dies"
     STUCK = "stuck in the kernel"
+    DRIFT = "changes its state"
     HANG = "hangs in the script"
     RAISE = "raises"
     RAISE_ALL = "all raise"
@@ -62,6 +63,7 @@ POSSIBLE: dict[Fault, tuple[str, ...]] = {
     Fault.EXIT: SCRIPT,
     Fault.FAIL: SCRIPT,
     Fault.BREAK: ("update", "between"),
+    Fault.DRIFT: ("update", "between"),
 }
 FROM_OUTSIDE = frozenset(
     {Fault.KILL, Fault.MASSACRE, Fault.SUSPECT, Fault.STOP, Fault.MUTE, Fault.SILENCE, Fault.STUCK}
@@ -86,15 +88,30 @@ def draw(chance: random.Random, workers: int, steps: int) -> tuple[Plan, ...]:
     """Draw the faults of one history: often one or two, sometimes more than there are workers."""
     count = chance.choice([0, 1, 1, 1, 2, 2, 2, 3, 4, workers + 2])
     plans = [_draw_one(chance, workers, steps) for _ in range(count)]
-    if any(plan.state in {State.BALLOT, State.COUNTING} for plan in plans):
-        plans.append(_plan(chance, Fault.KILL, chance.choice(PHASES), workers, steps))  # there has to be a ballot
+    if any(plan.state in {State.BALLOT, State.COUNTING} for plan in plans):  # there has to be one
+        after_a_step = any(plan.fault is Fault.DRIFT for plan in plans)
+        killer = chance.choice([Fault.KILL, Fault.STUCK]) if after_a_step else Fault.KILL
+        plans.append(_plan(chance, killer, "update" if after_a_step else chance.choice(PHASES), workers, steps))
     return tuple(plans)
+
+
+def draw_rare(chance: random.Random, workers: int, steps: int) -> tuple[Plan, ...]:
+    """Draw a meeting of two things that would nearly never meet: something that happens within a ballot or a count."""
+    fault, state = chance.choice(
+        [(Fault.DRIFT, State.BALLOT), (Fault.DRIFT, State.COUNTING), (Fault.EXIT, State.COUNTING)]
+    )
+    first = Plan(Fault.KILL, "update", None, chance.randrange(steps - 1), 0, 0.0)
+    if state is State.BALLOT:
+        first = Plan(Fault.STUCK, "update", None, first.step, 0, 1.0)
+    then = _plan(chance, fault, None, workers, steps, state)
+    then.nth = 0
+    return (first, then)
 
 
 def _draw_one(chance: random.Random, workers: int, steps: int) -> Plan:
     lot = chance.random()
     if lot < 0.2:  # while the coordinator is about something
-        fault = chance.choice([*Fault, Fault.EXIT, Fault.EXIT])
+        fault = chance.choice([*Fault, Fault.EXIT, Fault.EXIT, *[Fault.DRIFT] * 4])
         state = chance.choice([State.BALLOT, State.COUNTING, State.COUNTING, State.CLOSED, State.FORMING])
         return _plan(chance, fault, None, workers, steps, state)
     if lot < 0.4:  # kills are what all this is about, and a merge is rare and delicate
@@ -104,7 +121,7 @@ def _draw_one(chance: random.Random, workers: int, steps: int) -> Plan:
     return _plan(chance, *chance.choice(PAIRS), workers, steps)
 
 
-def _plan(  # noqa: PLR0913 - a plan is that much
+def _plan(  # noqa: PLR0913, PLR0917 - a plan is that much
     chance: random.Random, fault: Fault, phase: str | None, workers: int, steps: int, state: State | None = None
 ) -> Plan:
     step = chance.randrange(steps)
@@ -113,7 +130,7 @@ def _plan(  # noqa: PLR0913 - a plan is that much
     elif phase == "tail":
         step = steps - 1
     nth = chance.choice([0, 0, 0, 1, 2, 3, chance.randrange(12)])
-    lasts_s = chance.choice([0.3, 1.0, 2.5, 6.0, 20.0])
+    lasts_s = chance.choice([0.3, 1.0, 2.0 + 1.5 * chance.random(), 6.0, 20.0])  # those in the middle are at a limit
     return Plan(fault, phase, state, step, nth, lasts_s, chance.randint(2, workers + 1))
 
 
@@ -182,6 +199,8 @@ class Faults:
             worker.process.freeze()
             worker.shows_stop = fault is Fault.STOP
             world.scheduler.after(plan.lasts_s, worker.process.thaw)
+        elif fault is Fault.DRIFT:
+            worker.drifted = True
         elif fault is Fault.HANG:
             thread.detour(_sleep(plan.lasts_s / worker.pace))
         elif fault in {Fault.EXIT, Fault.FAIL}:

@@ -21,7 +21,6 @@ from relume.wire.messages import View
 
 RESULTS = 2
 SLOTS_EAGER = 2
-SLOT_WORDS = 128
 
 TORN = "half written"
 """Stands in a cell while it is being written."""
@@ -31,7 +30,7 @@ Seal = tuple[int, Range]
 
 def slots_max(shards: int) -> int:
     """Return how many slots a worker has; as `arena.layout.slots_max`."""
-    return min(SLOT_WORDS, max(SLOTS_EAGER, shards // 2 + 2))
+    return max(SLOTS_EAGER, shards // 2 + 2)
 
 
 class Kind(StrEnum):

@@ -41,7 +41,9 @@ def as_text(summary: Summary) -> str:
     lines.append("coverage: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items()))
     missing = coverage.missing_rows() + coverage.missing_pairs()
     if missing:
-        lines.append("never met: " + "; ".join(missing[:12]) + (f"; and {len(missing) - 12} more" if missing[12:] else ""))
+        lines.append(
+            "never met: " + "; ".join(missing[:12]) + (f"; and {len(missing) - 12} more" if missing[12:] else "")
+        )
     lines.append("ends: " + ", ".join(f"{name} {times}" for name, times in sorted(coverage.outcomes.items())))
     lines.append("faults: " + ", ".join(f"{name} {times}" for name, times in coverage.faults().items()))
     return "\n".join(lines)

@@ -26,7 +26,7 @@ class Scheduler:
         self._asked = 0
 
     def after(self, delay_s: float, action: Action, *arguments: Any) -> None:  # noqa: ANN401 - whatever `action` takes
-        """Have `action(*arguments)` done `delay_s` from now. An action that has lost its point has to see that itself."""
+        """Have `action(*arguments)` done `delay_s` from now. One that has lost its point has to see that itself."""
         self._asked += 1
         heapq.heappush(self._queue, (self.now + delay_s, self._asked, action, arguments))
 

@@ -51,6 +51,10 @@ def draw(seed: int, workers: int | None = None) -> Settings:
     count = workers if workers is not None else chance.choice([1, 2, 2, 3, 3, 3, 4, 4, 5, 6])
     steps = chance.randint(1, 5)
     plans = faults.draw(chance, count, steps)
+    rare = workers is None and chance.random() < 0.06
+    if rare:
+        count, steps = 4, 4
+        plans = faults.draw_rare(chance, count, steps)
     merging = any(plan.phase == "merge" for plan in plans)
     if merging and workers is None:
         count = min(count, 3)
@@ -63,10 +67,10 @@ def draw(seed: int, workers: int | None = None) -> Settings:
         pieces=chance.choice([1, 1, 2]),
         steps=steps,
         min_workers=min(count, chance.choice([1, 1, 1, 1, 1, 1, 1, 2])),
-        paces=tuple(chance.choice([0.3, 1.0, 1.0, 1.0, 4.0, 20.0]) for _ in range(count)),
+        paces=tuple(chance.choice([1.0, 20.0] if rare else [0.3, 1.0, 1.0, 1.0, 4.0, 20.0]) for _ in range(count)),
         stalls=chance.choice([0.0, 0.01, 0.05]),
         stall_s=chance.choice([0.005, 0.02, 0.1, 0.4]),
-        lag_s=chance.choice([0.03, 0.2] if counting else [0.0001, 0.002, 0.03, 0.2]),
+        lag_s=0.5 if rare else chance.choice([0.03, 0.2, 0.5] if counting else [0.0001, 0.002, 0.03, 0.2]),
         kill_lag_s=chance.choice([0.0005, 0.005, 0.05]),
         deaf=chance.choice([0.0, 0.0, 0.0, 0.05]),
         echoes=chance.choice([0.0, 0.0, 0.05]),

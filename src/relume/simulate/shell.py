@@ -75,7 +75,7 @@ class Shell:
         elif isinstance(message, messages.Promised):
             self.tell(core.Pledged(rank, message.ballot))
         elif isinstance(message, messages.Finished):
-            self.tell(core.Done(rank, message.step))
+            self.tell(core.Done(rank, message.step, message.digest))
         elif isinstance(message, messages.Raised):
             seat.self_fenced = True
             seat.raised = core.Cause("raised", f"its script raised {message.error}", {"where": message.where})
@@ -133,6 +133,7 @@ class Shell:
                 samples.append(self._look_at(worker))
         for rank, cause in self.watch.look(samples, self.scheduler.now):
             self._accuse(rank, cause)
+        self._compare([sample.rank for sample in samples])
         self.tell(core.Tick())
         self.scheduler.after(TICK_S, self.tick)
 
@@ -144,6 +145,16 @@ class Shell:
         phase = "tail" if worker.left else AS_THE_AGENT_SEES.get(worker.phase, worker.phase)
         stopped = idle_s > IDLE_S and worker.process.frozen and worker.shows_stop
         return Sample(worker.rank, worker.counter, phase, worker.step, worker.shard, stopped)
+
+    def _compare(self, ranks: list[int]) -> None:
+        """Find replicas that differ, by what they showed at the begin of the same step."""
+        shown: dict[int, set[str]] = {}
+        for rank in ranks:
+            for step, state in self.world.workers[rank].pulses:
+                shown.setdefault(step, set()).add(state)
+        for step, states in sorted(shown.items()):
+            if len(states) > 1:
+                self.tell(core.Diverged(f"before step {step}: {sorted(states)}"))
 
     def _accuse(self, rank: int, cause: core.Cause) -> None:
         seat = self.seats[rank]

@@ -33,6 +33,8 @@ class Standing:
         self.view: View | None = None
         self.promise_made: Ballot = views.NONE
         self.closed: View | None = None
+        self.waits = False
+        """The main thread waits for a view, in the middle of something else."""
 
     @property
     def promised(self) -> bool:
@@ -79,7 +81,9 @@ class Standing:
                 self.pen.release()
                 return
             self.pen.release()
+            self.waits = True
             yield self.bell
+            self.waits = False
 
     def write_if(self, view: View, *actions: Callable[[], None]) -> Generator[Any, Any, bool]:
         """Do `actions` under the pen if `view` is still in force and nothing is promised; False if they were not."""
@@ -101,4 +105,6 @@ class Standing:
             self.pen.release()
             if settled and view is not None:
                 return view
+            self.waits = True
             yield self.bell
+            self.waits = False

@@ -41,6 +41,9 @@ class Worker:
         self.slots: Slots = world.parts.slots(self)
         self.engine: Engine = world.parts.engine(self)
         self.phase, self.step, self.shard, self.counter, self.left = "joining", -1, -1, 0, False
+        self.pulses: list[tuple[int, str]] = [(-1, "")] * 2
+        """What it showed of its state at the begin of its two newest steps."""
+        self.drifted = False
         self.doomed = False
         self.shows_stop = False
         self.stuck_s = 0.0
@@ -83,6 +86,10 @@ class Worker:
         self.world.trace.note(self.rank, "sends", message)
         self.world.shell.up[self.rank].send(message)
 
+    def state(self, step: int) -> str:
+        """Return the digest of all protected state before `step`."""
+        return f"state before {step}" + (f", changed by {self.rank}" if self.drifted else "")
+
     def read_note(self, step: int, shard: int) -> None:
         """Read the note of a leaf of one's own."""
         note = self.arena.notes[step % len(self.arena.notes)][shard]
@@ -104,6 +111,8 @@ class Worker:
             self.step = step
             self.enter("between")
             yield TOUCH_S
+            self.pulses[step % 2] = (step, self.state(step))
+            yield TOUCH_S
             yield from self.engine.step(step)
             self.enter("update")
             yield COMPUTE_S
@@ -112,7 +121,7 @@ class Worker:
     def leave_loop(self, step: int) -> Way:
         """Say that the loop has ended before `step`, and wait until all have; then do what the script does below."""
         self.enter("wait")
-        self.send(Finished(step))
+        self.send(Finished(step, self.state(step)))
         while self.standing.closed is None:
             yield self.bell
         self.enter("tail")

@@ -23,6 +23,7 @@ from relume.train.record import Recorder
 from relume.train.step import Step
 from relume.train.stilllife import StillLife
 from relume.train.store import Store
+from relume.verify.digests import digest
 from relume.wire.messages import Finished, Join, Remark, Shape
 
 if TYPE_CHECKING:
@@ -69,6 +70,13 @@ class Loop:
         return self._step is not None and not self._step.complete
 
     @property
+    def left_inside(self) -> str:
+        """What is wrong if the current step's inner loop was left before its end; "" if it was not."""
+        step = self._step
+        left = step is not None and step.entered and not step.complete and step.shard is None
+        return _left_inside(step) if step is not None and left else ""
+
+    @property
     def ended(self) -> bool:
         """True once nothing of the loop is left to do."""
         return self._ended
@@ -100,6 +108,8 @@ class Loop:
         self.catcher.clear_grads()
         self.state.begin()
         self.still.begin()
+        if self.run.exact:
+            progress.pulse(self.still.pulse(number))
         self._step = Step(self, number)
         return self._step
 
@@ -125,7 +135,7 @@ class Loop:
         self.catcher.remove()
         if seat.link is not None:
             seat.progress.enter("wait")
-            seat.link.send(Finished(self._next))
+            seat.link.send(Finished(self._next, digest(self.run.state()) if self.run.exact else ""))
             while seat.standing.closed is None:
                 seat.standing.wait()
         seat.progress.enter("tail")
@@ -183,7 +193,7 @@ class Loop:
                 "taken_ns": step.taken_ns,
                 "end_ns": time.monotonic_ns(),
             }
-            state = {**self.run.protected.state(), "vars": self.run.vars.state_dict()}
+            state = self.run.state()
             self._recorder.step(step=step.number, view=step.view or view, state=state, means=means, times=times)
 
     def _remark_nonfinite(self, step: int, means: dict[str, float]) -> None:

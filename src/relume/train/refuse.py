@@ -20,6 +20,8 @@ def guard_optimizers(run: Run) -> list[Any]:
         if kwargs.get("closure") is not None or any(callable(argument) for argument in args[1:]):
             text = "optimizer.step(closure) evaluates the loss again, outside the shards of the step."
             raise StepError(text + " Call optimizer.step() without a closure, after the inner loop")
+        if run.left_inside:
+            raise StepError(run.left_inside)
         if run.in_step:
             text = "optimizer.step() was called inside the inner loop, where other shards are still missing."
             raise StepError(text + " Move it below the loop `for batch in step`: .grad holds the mean there")

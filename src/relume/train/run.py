@@ -11,9 +11,13 @@ import contextlib
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+import torch.distributed as dist
 
 from relume.errors import ConfigError, ProtectError, StepError, UsageError
 from relume.train import numerics, rng, seat
@@ -27,6 +31,7 @@ from relume.train.variables import Vars
 from relume.wire.messages import Raised
 
 _current: Run | None = None
+_OURS = str(Path(__file__).parents[1])
 
 
 class Run:
@@ -65,13 +70,16 @@ class Run:
         view = self.seat.standing.closed or self.seat.standing.view
         return self.seat.rank == (view.main if view is not None else 0)
 
-    def protect(self, **objects: Any) -> None:  # noqa: ANN401  (anything with a state_dict)
+    def protect(self, *unnamed: object, **objects: Any) -> None:  # noqa: ANN401  (anything with a state_dict)
         """Protect modules, optimizers, schedulers, scalers: anything with `state_dict` and `load_state_dict`.
 
         All that decides a step must be protected. Raises `ProtectError` for what has no exact meaning here, and when
         called after `run.steps`.
         """
         self._check_current()
+        if unnamed:
+            text = f"protect: a {type(unnamed[0]).__name__} was given without a name: "
+            raise ProtectError(text + "write run.protect(model=model, optimizer=optimizer, ...)")
         if self._looped:
             names = ", ".join(objects)
             raise ProtectError(
@@ -94,6 +102,7 @@ class Run:
             raise ConfigError(f"run.steps() needs relume.Shards(dataset, ...), not a {type(data).__name__}")
         self.protected.check_complete()
         self.protected.wake_scalers()
+        self._warn()
         shards = os.environ.get("RELUME_SHARDS")
         bound = data.bind(seed=self.seed, default_shards=_positive("RELUME_SHARDS", shards) if shards else None)
         count = _total(total, epochs, bound.steps_per_epoch)
@@ -119,6 +128,15 @@ class Run:
         self._settle()
         with aside(self, self._loop, label):
             yield
+
+    @property
+    def left_inside(self) -> str:
+        """What is wrong if the script left the inner loop before its end; "" if it did not."""
+        return "" if self._loop is None else self._loop.left_inside
+
+    def state(self) -> dict[str, Any]:
+        """Return all protected state, `run.vars` included: what two workers must agree on after a step."""
+        return {**self.protected.state(), "vars": self.vars.state_dict()}
 
     @property
     def in_step(self) -> bool:
@@ -158,6 +176,22 @@ class Run:
         if self._loop is not None and self._loop.left and not raised:
             self._loop.end()
 
+    def _warn(self) -> None:
+        """Say what is allowed and probably meant otherwise."""
+        if not self.protected.optimizers:
+            text = "relume: no optimizer is protected. If the script has one, give it to run.protect too: "
+            warnings.warn(
+                text + "its state decides steps, and misuse of it can then be told", UserWarning, stacklevel=3
+            )
+        if dist.is_available() and dist.is_initialized():
+            text = (
+                "relume: torch.distributed is initialised in this script. Its collectives wait for dead workers, and "
+            )
+            text += (
+                "gradients are summed already: leave out init_process_group, all_reduce, barrier, DistributedSampler"
+            )
+            warnings.warn(text, UserWarning, stacklevel=3)
+
     def _ended(self) -> None:
         for guard in self._guards:
             guard.remove()
@@ -186,7 +220,8 @@ class Run:
         self.failed = True
         if self.seat.link is None:
             return
-        frames = traceback.extract_tb(error.__traceback__)
+        everything = list(traceback.extract_tb(error.__traceback__))
+        frames = [frame for frame in everything if not frame.filename.startswith(_OURS)] or everything
         where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
         trace = "".join(traceback.format_exception(error))[-20_000:]
         summary = traceback.format_exception_only(error)[0].strip()[:2000]

@@ -12,11 +12,16 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 from torch import nn
 
+from relume.arena.progress import Pulse
 from relume.errors import StepError
 from relume.train.protect import Protected
 from relume.train.variables import Vars
+from relume.verify.digests import digest
+
+PULSE_BYTES = 1 << 20
 
 
 class StillLife:
@@ -34,6 +39,18 @@ class StillLife:
         """Remember how everything stands: the start of a step."""
         self._versions = self._now()
         self._values = dict(self._plain())
+
+    def pulse(self, step: int) -> Pulse:
+        """Return digests of what must be equal on all workers now: plain values, and one parameter (or 1 MiB of it).
+
+        Which one goes round with the steps, so that a worker that computed with other weights is found in time.
+        """
+        values = repr([(name, value) for name, value in self._plain() if not isinstance(value, tuple)])
+        parameter = self._parameters[step % len(self._parameters)].detach()
+        chunk = max(1, PULSE_BYTES // parameter.element_size())
+        start = step // len(self._parameters) % max(1, -(-parameter.numel() // chunk)) * chunk
+        part = parameter.reshape(-1)[start : start + chunk] if parameter.is_contiguous() else parameter
+        return Pulse(step, xxhash.xxh3_64_intdigest(values.encode()), int(digest(part), 16))
 
     def check(self, step: int) -> None:
         """Raise `StepError` if something has moved since."""

@@ -70,9 +70,10 @@ class Promised(msgspec.Struct, frozen=True, tag=True):
 
 
 class Finished(msgspec.Struct, frozen=True, tag=True):
-    """The worker's loop over `run.steps` has ended, before step `step`."""
+    """The worker's loop over `run.steps` has ended, before step `step`, with a state of this digest ("": inexact)."""
 
     step: int
+    digest: str
 
 
 class Raised(msgspec.Struct, frozen=True, tag=True):

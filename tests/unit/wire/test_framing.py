@@ -17,7 +17,7 @@ from relume.wire.messages import Ask, Finished, FromWorker, Leave, Promised, Rai
 
 MESSAGES = [
     Promised((1, 2)),
-    Finished(7),
+    Finished(7, "0123456789abcdef"),
     Leave("by plan"),
     Raised("ValueError: no", "train.py:3", "Traceback\n" * 50),
     Remark("nonfinite", "loss = nan", 3),

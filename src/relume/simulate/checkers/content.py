@@ -32,7 +32,9 @@ class OneContent(Checker):
         if write.kind is Kind.RESULT:
             block = write.place[1] // arena.pieces
             if arena.block_seals[step % RESULTS][block] == step and write.after != write.before:
-                self.fail(f"worker {write.rank} writes {write.after} into block {block} of step {step}, which is sealed")
+                self.fail(
+                    f"worker {write.rank} writes {write.after} into block {block} of step {step}, which is sealed"
+                )
         elif write.kind is Kind.BLOCK:
             block = write.place[1]
             content = tuple(arena.results[step % RESULTS][block * arena.pieces : (block + 1) * arena.pieces])
@@ -62,7 +64,9 @@ class NoneLost(Checker):
                     self.fail(f"step {write.step} is committed after step {self.committed}")
                 self.committed = write.step
         elif write.step != write.before + 1 or write.step > self.committed:
-            self.fail(f"worker {write.rank} takes step {write.step} after {write.before}; {self.committed} is committed")
+            self.fail(
+                f"worker {write.rank} takes step {write.step} after {write.before}; {self.committed} is committed"
+            )
 
     def told(self, event: Event, answer: Sequence[Instruction]) -> None:
         """See the class."""

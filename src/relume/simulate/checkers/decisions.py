@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING, ClassVar
 
 from relume.core import ranges
 from relume.core.events import (
@@ -59,7 +61,10 @@ class Views(Checker):
             self.promised[event.rank] = max(event.ballot, self.promised.get(event.rank, (0, 0)))
         elif isinstance(event, Counted):
             self.inventory = event.inventory
-        for instruction in answer:
+        if isinstance(event, Exited) and self.view is None:
+            self.out.add(event.rank)
+        sent: set[str] = set()
+        for place, instruction in enumerate(answer):
             if isinstance(instruction, Fence):
                 if instruction.rank in self.out:
                     self.fail(f"worker {instruction.rank} is fenced twice")
@@ -68,30 +73,26 @@ class Views(Checker):
                 self._silence(instruction.ballot)
             elif isinstance(instruction, EndRun):
                 self.over = True
-        self._sent_to_all(event, answer)
+            elif isinstance(instruction, AskPromise | InstallView | CloseRun):
+                kind = type(instruction)
+                if kind.__name__ not in sent:
+                    sent.add(kind.__name__)
+                    self._sent_to_all([each for each in answer[place:] if isinstance(each, kind)])
 
-    def _left(self, event: Event) -> list[int]:
-        early = {event.rank} if isinstance(event, Exited) and self.view is None else set()
-        self.out |= early
-        return [rank for rank in range(self.world.settings.workers) if rank not in self.out]
-
-    def _sent_to_all(self, event: Event, answer: Sequence[Instruction]) -> None:
-        left = self._left(event)
-        asks = [each for each in answer if isinstance(each, AskPromise)]
-        if asks:
-            if [each.rank for each in asks] != left or len({each.ballot for each in asks}) > 1:
-                self.fail(f"{asks} do not go once to each of {left}")
-            if asks[0].ballot <= self.asked:
-                self.fail(f"ballot {asks[0].ballot} is asked for after {self.asked}")
-            self.asked = asks[0].ballot
-        installs = [each for each in answer if isinstance(each, InstallView)]
-        if installs:
-            if [each.rank for each in installs] != left or {each.view for each in installs} != {installs[0].view}:
-                self.fail(f"{installs} do not go once to each of {left}")
-            self._installed(installs[0].view, left)
-        closes = [each.rank for each in answer if isinstance(each, CloseRun)]
-        if closes and closes != left:
-            self.fail(f"the run is closed for {closes}, and {left} are left")
+    def _sent_to_all(self, group: Sequence[AskPromise | InstallView | CloseRun]) -> None:
+        """One and the same goes once to each worker that is left at that point of the answer."""
+        left = [rank for rank in range(self.world.settings.workers) if rank not in self.out]
+        first = group[0]
+        if [each.rank for each in group] != left:
+            self.fail(f"{group} do not go once to each of {left}")
+        if any(replace(each, rank=first.rank) != first for each in group):
+            self.fail(f"{group} are not the same for all")
+        if isinstance(first, AskPromise):
+            if first.ballot <= self.asked:
+                self.fail(f"ballot {first.ballot} is asked for after {self.asked}")
+            self.asked = first.ballot
+        elif isinstance(first, InstallView):
+            self._installed(first.view, left)
 
     def _silence(self, ballot: Ballot) -> None:
         for rank in range(self.world.settings.workers):
@@ -156,7 +157,7 @@ class Frugal(Checker):
             self.fail(f"the lost shards {lost} go to {extra}, which leaves {load} to do")
         heirs = {shard: rank for rank, shards in extra.items() for shard in shards}
         order = [heirs[shard] for shard in sorted(lost)]
-        if len([None for a, b in zip(order, order[1:], strict=False) if a != b]) + 1 > len(set(order)) and order:
+        if len(list(groupby(order))) > len(set(order)):
             self.fail(f"the lost shards {sorted(lost)} go to {order}: heirs get neighbours")
         told = {shard: heir for incident in incidents for shard, heir in incident.moved.items()}
         if not set(told.items()) <= set(heirs.items()):
@@ -171,12 +172,22 @@ class Innocent(Checker):
     """Nobody is condemned who did nothing."""
 
     name = "innocent"
+    forgive: ClassVar[bool] = True
 
     def told(self, event: Event, answer: Sequence[Instruction]) -> None:
         """See the class."""
         for instruction in answer:
             if isinstance(instruction, Fence) and instruction.rank not in self.world.faults.harmed:
+                if self.forgive and self._waits_for_a_view(event):
+                    self.world.faults.harmed[instruction.rank] = Fault.HANG
+                    continue
                 self.fail(f"worker {instruction.rank} is condemned upon {event}, and nothing is wrong with it")
+
+    def _waits_for_a_view(self, event: Event) -> bool:
+        """Known, and written down in ADR 5: who waits for a view inside its own work looks hung when that is long."""
+        if not isinstance(event, Lost) or event.cause.kind != "hung":
+            return False
+        return self.world.workers[event.rank].standing.waits
 
 
 class Told(Checker):
@@ -232,12 +243,14 @@ class Verdict(Checker):
         well = settings.workers - len(harmed)
         views = next(c for c in world.check.checkers if isinstance(c, Views))
         left = settings.workers - len(views.out)
-        if outcome in {Outcome.DIVERGED, Outcome.NO_MEMORY}:
-            right = settings.diverges >= 0 if outcome == Outcome.DIVERGED else settings.no_memory
+        if outcome == Outcome.DIVERGED:
+            right = settings.diverges >= 0 or Fault.DRIFT in harmed.values()
+        elif outcome == Outcome.NO_MEMORY:
+            right = settings.no_memory
         elif outcome == Outcome.TOO_FEW:
             right = 0 < left < settings.min_workers
         elif outcome == Outcome.COMPLETED:
-            right = left > 0
+            right = left > 0 and len({worker.drifted for worker in world.workers if worker.standing.closed}) < 2
         elif outcome == Outcome.TAIL_LOST:
             right = world.core.view is not None and world.core.view.main in views.out
         elif outcome == Outcome.UNFENCED:

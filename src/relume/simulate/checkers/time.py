@@ -51,9 +51,9 @@ class Rounds(Checker):
         condemned = {each.rank for each in answer if isinstance(each, Fence)}
         asked = {each.rank for each in answer if isinstance(each, AskPromise)}
         state = self.world.core.state
-        if isinstance(event, Lost) and state not in {State.CLOSED, State.ENDED} and event.rank not in self._out:
-            if event.rank not in condemned:
-                self.fail(f"{event} is known, and nothing is done about it")
+        open_ended = state not in {State.CLOSED, State.ENDED}
+        if isinstance(event, Lost) and open_ended and event.rank not in self._out | condemned:
+            self.fail(f"{event} is known, and nothing is done about it")
         self._out |= condemned
         if isinstance(event, Exited):
             self._out.add(event.rank)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from relume.simulate.world import World
 
 UNGUARDED = frozenset({Kind.CELL, Kind.TAKEN})
-"""A slot that is not sealed, and the taken word, are written without the pen. Nobody else ever has them, so a worker that
-has fenced itself may still do so; once ranks are given to successors, that will not do until its process is gone."""
+"""A slot that is not sealed, and the taken word, are written without the pen. Nobody else ever has them, so a worker
+that has fenced itself may still do so; once ranks have successors, that will not do until its process is gone."""
 
 
 class RightToWrite(Checker):
@@ -47,7 +47,9 @@ class RightToWrite(Checker):
         if write.rank in self._fenced:
             own = write.kind in UNGUARDED and self.world.shell.seats[write.rank].self_fenced
             if not own:
-                self.fail(f"worker {write.rank} is fenced and writes the {write.kind} {write.place} of step {write.step}")
+                self.fail(
+                    f"worker {write.rank} is fenced and writes the {write.kind} {write.place} of step {write.step}"
+                )
         if write.kind in UNGUARDED:
             return
         view, promise = worker.standing.view, worker.standing.promise_made
@@ -105,7 +107,7 @@ class Reuse(Checker):
             self.fail(f"worker {write.rank} unseals {node} of step {step} before the sum that holds it is sealed")
 
     def _overwrite(self, write: Write) -> None:
-        """The place belonged to the step RESULTS before: that one is committed, and every living member has taken it."""
+        """The place belonged to the step RESULTS before: every living member has taken that."""
         if write.step != self._committed + 1:
             what = f"worker {write.rank} writes the {write.kind} {write.place} of step {write.step}"
             self.fail(f"{what}, and {self._committed} is committed")
