@@ -18,7 +18,7 @@ from relume.torch_check import check_torch
 INTERRUPTED, TERMINATED = 130, 143
 EPILOG = """exit codes: 0 every kill was carried out and nothing differs, 1 something differs or went wrong, 2 usage,
 130 Ctrl-C, 143 SIGTERM.
-What the numbers mean stands in DESIGN.md, "How recovery is measured", and in relume/chaos/measure.py."""
+What the numbers mean stands in docs/adr/0004, "How recovery is measured", and in relume/chaos/measure.py."""
 
 
 def parser() -> argparse.ArgumentParser:

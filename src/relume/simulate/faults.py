@@ -84,10 +84,15 @@ class Plan:
     many: int = 2
 
 
-def draw(chance: random.Random, workers: int, steps: int) -> tuple[Plan, ...]:
-    """Draw the faults of one history: often one or two, sometimes more than there are workers."""
+def draw(chance: random.Random, workers: int, steps: int, seed: int) -> tuple[Plan, ...]:
+    """Draw the faults of one history: often one or two, sometimes more than there are workers.
+
+    Half of the histories begin with the pair of fault and phase whose turn it is, so that all of them come up.
+    """
     count = chance.choice([0, 1, 1, 1, 2, 2, 2, 3, 4, workers + 2])
     plans = [_draw_one(chance, workers, steps) for _ in range(count)]
+    if plans and chance.random() < 0.5:
+        plans[0] = _plan(chance, *PAIRS[seed % len(PAIRS)], workers, steps)
     if any(plan.state in {State.BALLOT, State.COUNTING} for plan in plans):  # there has to be one
         after_a_step = any(plan.fault is Fault.DRIFT for plan in plans)
         killer = chance.choice([Fault.KILL, Fault.STUCK]) if after_a_step else Fault.KILL

@@ -50,7 +50,7 @@ def draw(seed: int, workers: int | None = None) -> Settings:
     chance = random.Random(f"relume.simulate|{seed}")
     count = workers if workers is not None else chance.choice([1, 2, 2, 3, 3, 3, 4, 4, 5, 6])
     steps = chance.randint(1, 5)
-    plans = faults.draw(chance, count, steps)
+    plans = faults.draw(chance, count, steps, seed)
     rare = workers is None and chance.random() < 0.06
     if rare:
         count, steps = 4, 4
