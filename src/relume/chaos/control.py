@@ -59,8 +59,8 @@ def run_control(job: Job, folder: Path, schedule: Schedule, trial: Evidence, ref
     result.step_ns = {name: run.baseline_ns for name, run in runs.items()}
     known = [step_ns for step_ns in result.step_ns.values() if step_ns]
     if known and max(known) > UNEQUAL * min(known):
-        times = " and ".join(f"{step_ns / 1e6:.0f} ms" for step_ns in known)
-        result.remarks.append(f"control: undisturbed steps took {times}, so the machine was not equally busy in both")
+        spans = " and ".join(f"{step_ns / 1e6:.0f} ms" for step_ns in known)
+        result.remarks.append(f"control: undisturbed steps took {spans}, so the machine was not equally busy in both")
     return result
 
 

@@ -71,6 +71,10 @@ FROM_OUTSIDE = frozenset(
 PAIRS = [(fault, phase) for fault, phases in POSSIBLE.items() for phase in phases]
 
 
+FOR_EVER_S = 20.0
+"""What lasts longer is found before, or it should be."""
+
+
 @dataclass(slots=True)
 class Plan:
     """One fault to come. `phase` None: any in which it is possible. `state` None: whatever the coordinator does."""
@@ -178,53 +182,55 @@ class Faults:
 
     def _hit(self, worker: Worker, fault: Fault, phase: str, lasts_s: float = 0.0) -> None:
         self.harmed[worker.rank] = fault
-        self.until_s = max(self.until_s, self.world.scheduler.now + lasts_s)
+        self.until_s = max(self.until_s, self.world.scheduler.now + min(lasts_s, FOR_EVER_S))
         self.world.trace.note(worker.rank, "FAULT:", fault.value, "in", phase)
         self.world.coverage.fault(fault, phase)
 
-    def strike(self, plan: Plan, worker: Worker, thread: Thread, phase: str) -> None:
-        """Do it."""
-        world, fault = self.world, plan.fault
-        self._hit(worker, fault, phase, plan.lasts_s)
-        if fault is Fault.KILL:
+    def strike(self, plan: Plan, worker: Worker, thread: Thread | None, phase: str) -> None:
+        """Do it. `thread` is about to do its next instruction; what comes from outside does not need it."""
+        world = self.world
+        self._hit(worker, plan.fault, phase, plan.lasts_s)
+        if plan.fault is Fault.KILL:
             worker.kill(world.scheduler.chance() * world.settings.kill_lag_s if plan.many == 2 else 0.0)
-        elif fault is Fault.MASSACRE:
+        elif plan.fault is Fault.MASSACRE:
             self._massacre(plan, worker)
-        elif fault is Fault.SILENCE:
+        elif plan.fault is Fault.SILENCE:
             self._silence(plan, worker)
-        elif fault is Fault.STUCK:
-            worker.stuck_s = plan.lasts_s
-            worker.process.freeze()
-            world.scheduler.after(plan.lasts_s, worker.process.thaw)
-            world.scheduler.after(0.0, world.shell.kill, worker)
-        elif fault is Fault.SUSPECT:
+        elif plan.fault is Fault.SUSPECT:
             cause = Cause("silent", "somebody thinks that it is gone")
             world.scheduler.after(0.0, world.shell.tell, Lost(worker.rank, cause))
-        elif fault in {Fault.STOP, Fault.MUTE}:
-            worker.process.freeze()
-            worker.shows_stop = fault is Fault.STOP
-            world.scheduler.after(plan.lasts_s, worker.process.thaw)
-        elif fault is Fault.DRIFT:
-            worker.drifted = True
-        elif fault is Fault.HANG:
-            thread.detour(_sleep(plan.lasts_s / worker.pace))
-        elif fault in {Fault.EXIT, Fault.FAIL}:
-            worker.exit(0 if fault is Fault.EXIT else 3)
-        elif fault is Fault.BREAK:
-            self._break(plan, worker, thread, phase)
+        elif plan.fault in {Fault.STOP, Fault.MUTE, Fault.STUCK}:
+            self._freeze(plan, worker)
         else:
-            self._part(plan, worker, thread, phase)
+            assert thread is not None
+            self._by_itself(plan, worker, thread, phase)
 
-    def _part(self, plan: Plan, worker: Worker, thread: Thread, phase: str) -> None:
-        if plan.fault is Fault.LEAVE:
-            if plan.many % 2:
-                thread.turn(_one_after_the_other(worker.hands_over(), worker.burns()))
-            else:
-                thread.detour(worker.hands_over())  # a zombie: it goes on until it is fenced by force
+    def _by_itself(self, plan: Plan, worker: Worker, thread: Thread, phase: str) -> None:
+        """What a worker's own script does."""
+        if plan.fault is Fault.DRIFT:
+            worker.drifted = True
+        elif plan.fault is Fault.HANG:
+            thread.detour(_sleep(plan.lasts_s / worker.pace))
+        elif plan.fault in {Fault.EXIT, Fault.FAIL}:
+            worker.exit(0 if plan.fault is Fault.EXIT else 3)
+        elif plan.fault is Fault.BREAK:
+            self._break(plan, worker, thread, phase)
+        elif plan.fault is Fault.LEAVE and plan.many % 2:
+            thread.turn(_one_after_the_other(worker.hands_over(), worker.burns()))
+        elif plan.fault is Fault.LEAVE:
+            thread.detour(worker.hands_over())  # a zombie: it goes on until it is fenced by force
         else:
             if plan.fault is Fault.RAISE_ALL:
                 self._raise_all = (phase, worker.step)
             thread.turn(worker.raises("train.py:7" if plan.fault is Fault.RAISE_ALL else f"train.py:{worker.rank}"))
+
+    def _freeze(self, plan: Plan, worker: Worker) -> None:
+        worker.process.freeze()
+        worker.shows_stop = plan.fault is Fault.STOP
+        self.world.scheduler.after(plan.lasts_s, worker.process.thaw)
+        if plan.fault is Fault.STUCK:
+            worker.stuck_s = plan.lasts_s
+            self.world.scheduler.after(0.0, self.world.shell.kill, worker)
 
     def _massacre(self, plan: Plan, worker: Worker) -> None:
         for other in self._others(plan, worker):

@@ -58,16 +58,21 @@ def draw(seed: int, workers: int | None = None) -> Settings:
     merging = any(plan.phase == "merge" for plan in plans)
     if merging and workers is None:
         count = min(count, 3)
+    idle = not merging and chance.random() < 0.12  # with little to do for many: somebody has no shard and no block
+    if idle and not rare:
+        steps = 5
+        count = workers if workers is not None else max(count, 3)
     counting = any(plan.state is State.COUNTING for plan in plans)
+    paces = [1.0, 20.0] if rare else [0.3, 0.3, 20.0] if idle else [0.3, 1.0, 1.0, 1.0, 4.0, 20.0]
     return Settings(
         seed=seed,
         workers=count,
-        shards=chance.choice([7, 8, 13] if merging else [1, 1, 2, 2, 3, 4, 6, 7, 8, 13]),
-        blocks=chance.choice([1, 1, 2, 3, 4]),
+        shards=chance.choice([7, 8, 13] if merging else [1, 2] if idle else [1, 1, 2, 2, 3, 4, 6, 7, 8, 13]),
+        blocks=1 if idle else chance.choice([1, 1, 2, 3, 4]),
         pieces=chance.choice([1, 1, 2]),
         steps=steps,
         min_workers=min(count, chance.choice([1, 1, 1, 1, 1, 1, 1, 2])),
-        paces=tuple(chance.choice([1.0, 20.0] if rare else [0.3, 1.0, 1.0, 1.0, 4.0, 20.0]) for _ in range(count)),
+        paces=tuple(chance.choice(paces) for _ in range(count)),
         stalls=chance.choice([0.0, 0.01, 0.05]),
         stall_s=chance.choice([0.005, 0.02, 0.1, 0.4]),
         lag_s=0.5 if rare else chance.choice([0.03, 0.2, 0.5] if counting else [0.0001, 0.002, 0.03, 0.2]),

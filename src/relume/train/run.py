@@ -11,7 +11,6 @@ import contextlib
 import os
 import sys
 import traceback
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -177,20 +176,16 @@ class Run:
             self._loop.end()
 
     def _warn(self) -> None:
-        """Say what is allowed and probably meant otherwise."""
+        """Say, once and on main, what is allowed and probably meant otherwise."""
+        texts = []
         if not self.protected.optimizers:
-            text = "relume: no optimizer is protected. If the script has one, give it to run.protect too: "
-            warnings.warn(
-                text + "its state decides steps, and misuse of it can then be told", UserWarning, stacklevel=3
-            )
+            texts.append("no optimizer is protected: if the script has one, give it to run.protect too")
         if dist.is_available() and dist.is_initialized():
-            text = (
-                "relume: torch.distributed is initialised in this script. Its collectives wait for dead workers, and "
-            )
-            text += (
-                "gradients are summed already: leave out init_process_group, all_reduce, barrier, DistributedSampler"
-            )
-            warnings.warn(text, UserWarning, stacklevel=3)
+            text = "torch.distributed is initialised: its collectives wait for dead workers, and gradients are summed "
+            texts.append(text + "already. Leave out init_process_group, all_reduce, barrier and DistributedSampler")
+        if self.seat.rank == 0:
+            for text in texts:
+                sys.stderr.write(f"relume: {text}\n")
 
     def _ended(self) -> None:
         for guard in self._guards:

@@ -55,14 +55,7 @@ class Views(Checker):
         """See the class."""
         if self.over and answer:
             self.fail(f"the run is over, and {answer[0]} comes after")
-        if isinstance(event, Fenced | Exited):
-            self.gone.add(event.rank)
-        elif isinstance(event, Pledged):
-            self.promised[event.rank] = max(event.ballot, self.promised.get(event.rank, (0, 0)))
-        elif isinstance(event, Counted):
-            self.inventory = event.inventory
-        if isinstance(event, Exited) and self.view is None:
-            self.out.add(event.rank)
+        self._heard(event)
         sent: set[str] = set()
         for place, instruction in enumerate(answer):
             if isinstance(instruction, Fence):
@@ -78,6 +71,16 @@ class Views(Checker):
                 if kind.__name__ not in sent:
                     sent.add(kind.__name__)
                     self._sent_to_all([each for each in answer[place:] if isinstance(each, kind)])
+
+    def _heard(self, event: Event) -> None:
+        if isinstance(event, Fenced | Exited):
+            self.gone.add(event.rank)
+            if self.view is None and isinstance(event, Exited):
+                self.out.add(event.rank)
+        elif isinstance(event, Pledged):
+            self.promised[event.rank] = max(event.ballot, self.promised.get(event.rank, (0, 0)))
+        elif isinstance(event, Counted):
+            self.inventory = event.inventory
 
     def _sent_to_all(self, group: Sequence[AskPromise | InstallView | CloseRun]) -> None:
         """One and the same goes once to each worker that is left at that point of the answer."""
@@ -239,33 +242,26 @@ class Verdict(Checker):
     def ended(self, outcome: str) -> None:
         """See the class."""
         world, settings = self.world, self.world.settings
-        harmed = world.faults.harmed
-        well = settings.workers - len(harmed)
-        views = next(c for c in world.check.checkers if isinstance(c, Views))
-        left = settings.workers - len(views.out)
-        if outcome == Outcome.DIVERGED:
-            right = settings.diverges >= 0 or Fault.DRIFT in harmed.values()
-        elif outcome == Outcome.NO_MEMORY:
-            right = settings.no_memory
-        elif outcome == Outcome.TOO_FEW:
-            right = 0 < left < settings.min_workers
-        elif outcome == Outcome.COMPLETED:
-            right = left > 0 and len({worker.drifted for worker in world.workers if worker.standing.closed}) < 2
-        elif outcome == Outcome.TAIL_LOST:
-            right = world.core.view is not None and world.core.view.main in views.out
-        elif outcome == Outcome.UNFENCED:
-            right = Fault.STUCK in harmed.values()
-        elif outcome == Outcome.NO_STEPS:
-            right = set(harmed.values()) <= {Fault.EXIT} and well == 0 and views.view is None
-        elif outcome == Outcome.SCRIPT_FAILED:
-            failed = {Fault.RAISE, Fault.RAISE_ALL, Fault.FAIL} & set(harmed.values())
-            main = world.core.view.main if world.core.view is not None else -1
-            closed = any(worker.standing.closed for worker in world.workers)
-            right = bool(failed) and (left == 0 or (closed and main in views.out))
-        else:
-            right = outcome == Outcome.ALL_LOST and left == 0
-        if outcome not in {Outcome.COMPLETED, Outcome.DIVERGED, Outcome.NO_MEMORY}:
-            enough = well >= settings.min_workers and outcome in {Outcome.ALL_LOST, Outcome.TOO_FEW, Outcome.NO_STEPS}
-            right = right and not enough
+        harmed = set(world.faults.harmed.values())
+        out = next(checker for checker in world.check.checkers if isinstance(checker, Views)).out
+        left = settings.workers - len(out)
+        closed = [worker for worker in world.workers if worker.standing.closed]
+        main_lost = world.core.view is not None and world.core.view.main in out
+        failed = bool({Fault.RAISE, Fault.RAISE_ALL, Fault.FAIL} & harmed)
+        right = {
+            Outcome.DIVERGED: settings.diverges >= 0 or Fault.DRIFT in harmed,
+            Outcome.NO_MEMORY: settings.no_memory,
+            Outcome.TOO_FEW: 0 < left < settings.min_workers,
+            Outcome.COMPLETED: left > 0 and len({worker.drifted for worker in closed}) < 2,
+            Outcome.TAIL_LOST: main_lost,
+            Outcome.UNFENCED: Fault.STUCK in harmed,
+            Outcome.NO_STEPS: harmed <= {Fault.EXIT} and left == 0 and world.core.view is None,
+            Outcome.SCRIPT_FAILED: failed and (left == 0 or (bool(closed) and main_lost)),
+            Outcome.ALL_LOST: left == 0,
+        }[Outcome(outcome)]
+        well = settings.workers - len(world.faults.harmed)
+        if well >= settings.min_workers and outcome in {Outcome.ALL_LOST, Outcome.TOO_FEW, Outcome.NO_STEPS}:
+            right = False
         if not right:
-            self.fail(f"the run ended as {outcome}: {left} of {settings.workers} are left, harmed were {harmed}")
+            told = {rank: fault.value for rank, fault in world.faults.harmed.items()}
+            self.fail(f"the run ended as {outcome}: {left} of {settings.workers} are left, harmed were {told}")
