@@ -57,22 +57,21 @@ def write(tmp_path):
     return write
 
 
-def test_three_kills_change_nothing_and_are_measured(tmp_path):
-    """Seed 12: one in load, one while that is being handled, one from outside; then the control."""
-    options = ["--workers", "4", "--steps", "24", "--kills", "3", "--seed", "12", "--keep", str(tmp_path / "kept")]
+def test_kills_change_nothing_and_are_measured(tmp_path):
+    """Seed 3: one from outside, and one while that is being handled; then the control."""
+    options = ["--workers", "3", "--steps", "16", "--kills", "2", "--seed", "3", "--keep", str(tmp_path / "kept")]
     code, said, text = chaos(CHARLM, *SMALL, *options)
     assert code == 0, text
     assert said["ok"]
     assert said["errors"] == []
-    assert (said["kills"], said["steps"], said["lost_steps"], said["differing_bits"]) == (3, 24, 0, 0)
+    assert (said["kills"], said["steps"], said["lost_steps"], said["differing_bits"]) == (2, 16, 0, 0)
     assert said["verdict"]["ok"]
     assert said["verdict"]["differences"] == []
     assert said["baseline_step_ms"] > 0
 
     kills = said["per_kill"]
-    assert [kill["how"] for kill in kills].count("exact") == 2
-    assert {kill["story"] for kill in kills} == {"load", "view", "outside"}
-    assert len({kill["rank"] for kill in kills}) == len({kill["pid"] for kill in kills}) == 3
+    assert sorted((kill["how"], kill["story"]) for kill in kills) == [("exact", "view"), ("outside", "outside")]
+    assert len({kill["rank"] for kill in kills}) == len({kill["pid"] for kill in kills}) == 2
     for kill in kills:
         assert os.WTERMSIG(kill["wait_status"]) == 9
         assert 0 < kill["detected_ms"] < kill["installed_ms"]

@@ -117,10 +117,11 @@ class Vigil:
             worker.stack = bytearray()
             with contextlib.suppress(ProcessLookupError):
                 os.kill(worker.pid, STACK_SIGNAL)
-            asyncio.get_running_loop().call_later(STACK_WAIT_S, self._convict, worker, cause)
+            counter = self._arena.moment(worker.rank).counter
+            asyncio.get_running_loop().call_later(STACK_WAIT_S, self._convict, worker, cause, counter)
 
-    def _convict(self, worker: Worker, cause: core.Cause) -> None:
+    def _convict(self, worker: Worker, cause: core.Cause, counter: int) -> None:
         stack, worker.stack = worker.stack, None
-        if self.idle_s(worker.rank) < self._hang_timeout_s:
+        if self._arena.moment(worker.rank).counter != counter:
             return  # it moves again
         self._tell(core.Lost(worker.rank, hung_cause(cause, bytes(stack or b"").decode(errors="replace"))))

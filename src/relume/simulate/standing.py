@@ -35,6 +35,8 @@ class Standing:
         self.closed: View | None = None
         self.waits = False
         """The main thread waits for a view, in the middle of something else."""
+        self.waited_s = 0.0
+        """When it last did."""
 
     @property
     def promised(self) -> bool:
@@ -81,9 +83,12 @@ class Standing:
                 self.pen.release()
                 return
             self.pen.release()
-            self.waits = True
-            yield self.bell
-            self.waits = False
+            yield from self._wait()
+
+    def _wait(self) -> Way:
+        self.waits = True
+        yield self.bell
+        self.waits, self.waited_s = False, self.worker.world.scheduler.now
 
     def write_if(self, view: View, *actions: Callable[[], None]) -> Generator[Any, Any, bool]:
         """Do `actions` under the pen if `view` is still in force and nothing is promised; False if they were not."""
@@ -105,6 +110,4 @@ class Standing:
             self.pen.release()
             if settled and view is not None:
                 return view
-            self.waits = True
-            yield self.bell
-            self.waits = False
+            yield from self._wait()

@@ -82,6 +82,7 @@ def from_environment(profile: dict[str, str]) -> Seat | None:
         data,
     )
     link.trap = seat.progress.spring
+    standing.on_look = seat.progress.advance
     seat.progress.leave = lambda: _leave(seat)
     _close_in_children([connection, control_fd, data, *bells])
     link.send(Hello(rank, os.getpid(), PROTOCOL, profile))

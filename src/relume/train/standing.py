@@ -34,6 +34,7 @@ class Standing:
         self._view = view
         self._promised: Ballot = views.NONE
         self.waits: list[tuple[int, int]] = []
+        self.on_look: Callable[[], None] = lambda: None
 
     # The background thread ----------------------------------------------------------------------------------
 
@@ -109,6 +110,7 @@ class Standing:
         """Wait for the doorbell, at most `WAIT_S`."""
         if self._bells is None:
             raise RunLost("a run of one worker waits for nobody: this is a defect in relume")
+        self.on_look()  # who waits is no culprit, also where the wait is in the middle of its own work
         start = time.monotonic_ns()
         rung = self._bells.wait(WAIT_S)
         if self.waits and start - self.waits[-1][1] < _SAME_WAIT_NS:

@@ -187,10 +187,14 @@ class Innocent(Checker):
                 self.fail(f"worker {instruction.rank} is condemned upon {event}, and nothing is wrong with it")
 
     def _waits_for_a_view(self, event: Event) -> bool:
-        """Known, and written down in ADR 5: who waits for a view inside its own work looks hung when that is long."""
+        """Known, and written down in ADR 5: who waits for a view inside its own work looks hung when that is long.
+
+        So it does for a moment after: the agent convicts by what it saw at its last tick.
+        """
         if not isinstance(event, Lost) or event.cause.kind != "hung":
             return False
-        return self.world.workers[event.rank].standing.waits
+        standing = self.world.workers[event.rank].standing
+        return standing.waits or self.world.scheduler.now - standing.waited_s < 1.0
 
 
 class Told(Checker):
