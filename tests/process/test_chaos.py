@@ -58,8 +58,8 @@ def write(tmp_path):
 
 
 def test_kills_change_nothing_and_are_measured(tmp_path):
-    """Seed 3: one from outside, and one while that is being handled; then the control."""
-    options = ["--workers", "3", "--steps", "16", "--kills", "2", "--seed", "3", "--keep", str(tmp_path / "kept")]
+    """Seed 11: one in a backward, one from outside; then the control."""
+    options = ["--workers", "3", "--steps", "16", "--kills", "2", "--seed", "11", "--keep", str(tmp_path / "kept")]
     code, said, text = chaos(CHARLM, *SMALL, *options)
     assert code == 0, text
     assert said["ok"]
@@ -70,7 +70,7 @@ def test_kills_change_nothing_and_are_measured(tmp_path):
     assert said["baseline_step_ms"] > 0
 
     kills = said["per_kill"]
-    assert sorted((kill["how"], kill["story"]) for kill in kills) == [("exact", "view"), ("outside", "outside")]
+    assert sorted((kill["how"], kill["story"]) for kill in kills) == [("exact", "backward"), ("outside", "outside")]
     assert len({kill["rank"] for kill in kills}) == len({kill["pid"] for kill in kills}) == 2
     for kill in kills:
         assert os.WTERMSIG(kill["wait_status"]) == 9
@@ -82,7 +82,7 @@ def test_kills_change_nothing_and_are_measured(tmp_path):
     assert said["exposed_wait_ms"]["max"] == max(said["exposed_wait_ms"]["values"])
     # What was lost was recomputed, so redoing took time.
     assert all((kill["redo_ms"] > 0) == bool(kill["moved"]) for kill in kills)
-    assert any(kill["moved"] for kill in kills)
+    assert any(kill["moved"] for kill in kills if kill["phase"] == "backward")
     assert {path.name for path in (tmp_path / "kept").iterdir()} == {"reference", "trial", "disturbed", "control"}
 
 
@@ -123,7 +123,8 @@ def test_a_trial_that_is_ended_ends_all_that_it_started(write, number, code):
         for line in process.stderr:
             folder = line.rpartition("output are in ")[2].strip() if "output are in" in line else folder
         assert process.wait(30) == code
-    shutil.rmtree(folder)
+    if folder is not None:  # it had come so far as to write something
+        shutil.rmtree(folder)
 
 
 def test_a_script_that_fails_plainly_says_why_and_leaves_no_number(write):
