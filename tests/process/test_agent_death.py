@@ -74,9 +74,9 @@ def test_a_worker_that_cannot_see_its_agent_die_is_ended_by_the_guardian(tmp_pat
 
     def stuck(rank, step):
         if step.number == 3 and rank == 1:
+            (pipe, _), read, buffer = os.pipe(), ctypes.PyDLL(None).read, ctypes.create_string_buffer(1)
             (tmp_path / "trains-1").touch()
-            pipe, _ = os.pipe()
-            ctypes.PyDLL(None).read(pipe, ctypes.create_string_buffer(1), 1)
+            read(pipe, buffer, 1)
         elif step.number == 3 and rank == 0:
             (tmp_path / "trains-0").touch()
             os.kill(os.getpid(), signal.SIGSTOP)
