@@ -11,7 +11,6 @@
     │   └── GradientError             a gradient arrived where or in a form that has no meaning
     ├── DataError (ValueError)        the dataset or its settings make no steps
     │   └── BatchError                a batch is not like the ones before it
-    ├── DivergedError                 workers of one run disagree on what must be equal
     ├── MemoryShortage (MemoryError)  the arena does not fit
     ├── WireError                     a peer broke the protocol
     │   └── FrameError                bytes that are no message
@@ -58,10 +57,6 @@ class DataError(RelumeError, ValueError):
 
 class BatchError(DataError):
     """A batch is not built like the ones before it."""
-
-
-class DivergedError(RelumeError):
-    """Workers of one run disagree on something that must be equal on all of them."""
 
 
 class MemoryShortage(RelumeError, MemoryError):

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-AGENT_VARIABLE = "RELUME_AGENT"
-
 
 @dataclass(slots=True)
 class Started:

@@ -26,7 +26,7 @@ from relume.agent.incidents import IncidentDesk
 from relume.agent.output import Terminal
 from relume.agent.rundir import RunDir
 from relume.agent.settings import EXIT_CODES, Settings
-from relume.agent.spawn import AGENT_VARIABLE, Spawner, environment
+from relume.agent.spawn import Spawner, environment
 from relume.agent.status import StatusServer
 from relume.agent.vigil import Vigil
 from relume.agent.worker import Worker, cause_of_exit, oom_kills, raised_cause
@@ -200,7 +200,7 @@ class Supervisor:
             **settings.environment,
             "RELUME_RUN_ID": settings.run_id,
             "RELUME_RUN_DIR": str(settings.run_dir),
-            AGENT_VARIABLE: ",".join(map(str, descriptors)),
+            messages.AGENT_VARIABLE: ",".join(map(str, descriptors)),
         }
         if settings.shards is not None:
             run["RELUME_SHARDS"] = str(settings.shards)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from relume.errors import ProtectError
-from relume.verify.digests import tensor_digest
+from relume.verify.digests import digest
 
 
 class Protected:
@@ -141,7 +141,7 @@ def _of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 def _facts(tensor: torch.Tensor) -> str:
     shape = tuple(tensor.shape)
-    return f"{tensor.dtype} {shape} strides {tuple(tensor.stride())} values {tensor_digest(tensor)}"
+    return f"{tensor.dtype} {shape} strides {tuple(tensor.stride())} values {digest(tensor)}"
 
 
 def _check(name: str, value: object) -> None:

@@ -21,10 +21,7 @@ from relume.arena.progress import Progress
 from relume.errors import ConfigError
 from relume.train.link import Link
 from relume.train.standing import Standing
-from relume.wire.messages import PROTOCOL, Hello, Leave
-
-AGENT_VARIABLE = "RELUME_AGENT"
-"""Set by the agent: `socket,control,data,bell0,bell1,...`, the descriptors that a worker inherits."""
+from relume.wire.messages import AGENT_VARIABLE, PROTOCOL, Hello, Leave
 
 
 @dataclass(slots=True)

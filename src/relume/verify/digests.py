@@ -22,11 +22,6 @@ def digest(state: object) -> str:
     return hasher.hexdigest()
 
 
-def tensor_digest(tensor: torch.Tensor) -> str:
-    """Return the digest of one tensor."""
-    return digest(tensor)
-
-
 def _feed(hasher: xxhash.xxh3_64, value: object) -> None:  # noqa: C901 - one flat case per kind of value
     if isinstance(value, torch.Tensor):
         hasher.update(f"T{value.dtype}{tuple(value.shape)}".encode())

@@ -13,6 +13,9 @@ import msgspec
 PROTOCOL = 1
 """Raised whenever a message changes so that an older peer would misread it."""
 
+AGENT_VARIABLE = "RELUME_AGENT"
+"""Set by the agent: `socket,control,data,bell0,bell1,...`, the descriptors that a worker inherits."""
+
 Ballot = tuple[int, int]
 """(epoch, n): the coordinator's incarnation, then a counter. Never goes back (scenario 4)."""
 
