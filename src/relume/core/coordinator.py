@@ -5,99 +5,83 @@ write) while the survivors *promise*, *counted* (the arena is read, its seals no
 loss on the way starts again with a higher ballot and fewer survivors (rule 9): view changes nest, and the newest
 evidence wins. Nothing here ever waits for a worker that is known to be lost (scenario 1).
 
+Whoever comes back joins beside: it replays until it is level, and is in the next view that is needed anyway, or in one
+that is proposed for it (`admitting`). Only when too few are left does the run wait for them, with all that is sealed.
+
 States::
 
     FORMING  --all joined, arena there-->  STEADY  --lost-->  BALLOT  --promised and fenced-->  COUNTING
-                                             ^                   ^--lost--------------------------|
-                                             '--------------------------installed-----------------'
+                                            ^  ^                 ^--lost--------------------------|  |
+                                            |  '--------------------------installed---------------'  | too few
+                                            '------------enough are level------------  PAUSED  <-----'
     STEADY   --every member done-->  CLOSED  --last process gone-->  ENDED      (ENDED from anywhere, with a reason)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from typing import Any
 
 from relume.core import view as views
+from relume.core.admission import GATHER_S
+from relume.core.closing import Closing
 from relume.core.events import (
+    Accepted,
     AskPromise,
     Cause,
-    CloseRun,
     Count,
     Counted,
     Diverged,
     Done,
-    EndRun,
     Event,
     Exited,
-    Fence,
     Fenced,
-    Incident,
     InstallView,
     Instruction,
     Joined,
+    Leaving,
+    Level,
     Lost,
     NoMemory,
     Pledged,
     Progress,
+    Refused,
     Reserve,
     Reserved,
+    Scale,
+    StartReplay,
+    Tell,
     Tick,
 )
-from relume.core.limits import Limits
-from relume.core.members import Member
-from relume.core.plan import Moved, replan
-from relume.core.verdict import Outcome, after_the_last_step, disagreement, divergence, listing, without_members
-from relume.wire.messages import Ballot, Shape, View
+from relume.core.members import Loss
+from relume.core.plan import Inventory, Plan, replan
+from relume.core.states import State
+from relume.core.verdict import Outcome, disagreement
+from relume.wire.messages import View
 
-
-class State(Enum):
-    """Where the coordinator stands; see the module's drawing."""
-
-    FORMING = "forming"
-    STEADY = "steady"
-    BALLOT = "ballot"
-    COUNTING = "counting"
-    CLOSED = "closed"
-    ENDED = "ended"
+__all__ = ["TRANSITIONS", "Coordinator", "State"]
 
 
 @dataclass(slots=True)
-class Coordinator:
+class Coordinator(Closing):
     """Feed it events through `handle`; do what it answers, in order."""
 
-    workers: int
-    epoch: int
-    limits: Limits
-    min_workers: int = 1
-    state: State = State.FORMING
-    view: View | None = None
-    ballot: Ballot = views.NONE
-    _members: dict[int, Member] = field(default_factory=dict)
     _reserved: bool = False
-    _shape: Shape | None = None
     _ballot_s: float = 0.0
     _promised_s: float = 0.0
-    _open: list[int] = field(default_factory=list)
-    _out: list[Instruction] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._members = {rank: Member() for rank in range(self.workers)}
-        self.ballot = (self.epoch, 0)
+    _paused_s: float = 0.0
+    _enough_s: float = 0.0
+    _inventory: Inventory | None = None
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Return what to do about `event`, in order. `now` is in seconds of any monotonic clock."""
         self._out = []
         row = TRANSITIONS.get((self.state, type(event)))
-        if row is not None:
+        rank = getattr(event, "rank", None)
+        if row is not None and (rank is None or getattr(event, "life", 0) == self._members[rank].life):
             row(self, event, now)
         return self._out
-
-    def alive(self) -> list[int]:
-        """Return the ranks that nothing is held against and that have not left."""
-        return [rank for rank, member in self._members.items() if member.alive and not member.exited]
 
     # Forming ------------------------------------------------------------------------------------------------
 
@@ -111,6 +95,8 @@ class Coordinator:
         if self._shape is None:
             self._shape = event.shape
             self._out.append(Reserve(event.shape))
+        if self.resume_step:
+            self._out.append(StartReplay(event.rank))
         self._form(now)
 
     def _room(self, event: Reserved, now: float) -> None:
@@ -122,24 +108,46 @@ class Coordinator:
         del now
         self._end(Outcome.NO_MEMORY, event.reason)
 
+    def _level_forming(self, event: Level, now: float) -> None:
+        self._members[event.rank].level = event.step
+        self._form(now)
+
+    def _crew(self) -> list[int]:
+        """Return those that the first view waits for in any case: the ones that were started for it."""
+        return [rank for rank in self.alive() if rank < self.workers and not self._members[rank].life]
+
     def _form(self, now: float) -> None:
         alive = self.alive()
-        fenced = all(m.fenced_s is not None for m in self._members.values() if not m.alive)
-        joined = {rank: j for rank in alive if (j := self._members[rank].joined) is not None}
         if self._end_if_too_few(alive):
             return
-        if not fenced or len(joined) < len(alive) or not self._reserved or self._shape is None:
+        crew = self._crew()
+        ready = {r: j for r in alive if (j := self._members[r].joined) is not None and self._is_ready(r)}
+        enough = len(ready) >= max(1, min(self.workers, len(alive))) if not crew else all(rank in ready for rank in crew)
+        if self._unfenced() or not enough or not self._reserved:
             return
-        difference = disagreement(joined, self._shape)
+        assert self._shape is not None
+        difference = disagreement(ready, self._shape)
         if difference:
             self._end(Outcome.DIVERGED, difference)
             return
-        self.view = views.first(self.epoch, alive, self._shape.shards)
+        others = [rank for rank in ready if rank not in crew]
+        members = sorted([*crew, *others[: max(0, self.workers - len(crew))]])
+        if len(members) < max(1, self.min_workers):
+            return  # more are on their way
+        self._agreed = ready[members[0]]
+        for rank in alive:
+            self._members[rank].started_s = max(self._members[rank].started_s, now)  # a late one's time begins
+        self.view = views.first(self.epoch, members, self._shape.shards, self.resume_step)
         self.ballot = self.view.number
         self.state = State.STEADY
-        for rank in alive:
-            self._out.append(InstallView(rank, self.view))
+        self._install(self.view)
         self._report({}, promised_s=now, installed_s=now)
+        if not self.resume_step:  # those who are not in it may follow
+            self._out += [StartReplay(rank) for rank in ready if rank not in members]
+        self._staff(now)
+
+    def _is_ready(self, rank: int) -> bool:
+        return not self.resume_step or self._members[rank].level is not None
 
     def _lost_forming(self, event: Lost, now: float) -> None:
         if self._condemn(event, now):
@@ -148,41 +156,99 @@ class Coordinator:
     def _fenced_forming(self, event: Fenced, now: float) -> None:
         self._note_fence(event.rank, now)
         self._form(now)
+        if self.state is State.FORMING:
+            self._staff(now)
 
     def _exited_forming(self, event: Exited, now: float) -> None:
         member = self._members[event.rank]
         if not member.alive:
             return
-        member.exited = True
-        member.cause = Cause("left_early", "its script ended without calling run.steps()")
-        member.lost_s = member.fenced_s = now
-        self._open.append(event.rank)
+        cause = Cause("left_early", "its script ended without calling run.steps()")
+        self._note_loss(member, Loss(event.rank, member.life, cause, now, now), now)
         self._form(now)
+
+    # Joiners ------------------------------------------------------------------------------------------------
+
+    def _joined_later(self, event: Joined, now: float) -> None:
+        """Somebody comes to a run that is under way: with the same terms, or not at all."""
+        member = self._members[event.rank]
+        if not member.alive or member.inside or member.joined is not None:
+            return
+        assert self._agreed is not None
+        assert self._shape is not None
+        difference = disagreement({-1: self._agreed, event.rank: event}, self._shape)
+        if difference:
+            text = difference.replace("worker -1", "the run")
+            self._lost_aside(Cause("profile", f"it was refused, {text}"), event.rank, now)
+            return
+        member.joined, member.joined_s = event, now
+        self._out.append(StartReplay(event.rank, self.ended_before))
+
+    def _level_steady(self, event: Level, now: float) -> None:
+        self._note_level(event, now)
+        self._withdraw_if_outdated()
+        self._admit(now)
+
+    def _note_level(self, event: Level, now: float) -> None:
+        del now
+        member = self._members[event.rank]
+        if member.alive and member.joined is not None:
+            member.level = max(event.step, member.level or 0)
+
+    def _level_paused(self, event: Level, now: float) -> None:
+        self._note_level(event, now)
+        self._resume(now)
+
+    def _leaving(self, event: Leaving, now: float) -> None:
+        """A worker was told to go: the run goes on with one less, and nobody comes in its place."""
+        member = self._members[event.rank]
+        if not member.alive or member.leaving:
+            return
+        here = len([rank for rank in self.alive() if not self._goes(rank)])
+        self._withdraw()
+        if here > self.workers + self.spares:
+            pass  # as many as are wanted stay
+        elif here > self.workers:
+            self.spares -= 1
+        elif self.workers > self.min_workers:
+            self.workers -= 1
+        else:
+            text = f"worker {event.rank} was told to go ({event.reason}), and the run needs {self.min_workers}: "
+            self._out.append(Tell("leaving", text + "so many work on until others take over", event.rank))
+        self._send_away(event.rank, event.reason)
+        if self.state in {State.STEADY, State.PAUSED}:
+            self._staff(now)
+            self._admit(now)
+
+    def _leaving_forming(self, event: Leaving, now: float) -> None:
+        self._lost_forming(Lost(event.rank, Cause("planned", f"it was told to go ({event.reason})"), event.life), now)
+
+    def _scale(self, event: Scale, now: float) -> None:
+        self.workers = event.workers
+        self._withdraw()
+        for member in self._members.values():
+            if member.loss is not None and member.free and not self._staffing.may_return(member):
+                member.vacant = True  # whoever asks for so many wants another try
+        self._staff(now)
+        self._admit(now)
+
+    def _scale_later(self, event: Scale, now: float) -> None:
+        del now
+        self.workers = event.workers
 
     # A loss ---------------------------------------------------------------------------------------------------
 
     def _lost(self, event: Lost, now: float) -> None:
-        if self._condemn(event, now):
+        member = self._members[event.rank]
+        if member.alive and not member.inside:
+            self._lost_aside(event.cause, event.rank, now)
+            self._withdraw_without(event.rank, now)
+        elif self._condemn(event, now):
             self._call_ballot(now)
 
-    def _condemn(self, event: Lost, now: float) -> bool:
-        """Note the evidence and have the worker fenced; False if that is already under way."""
-        member = self._members[event.rank]
-        if not member.alive or member.exited:
-            return False
-        member.cause, member.lost_s = event.cause, now
-        self._open.append(event.rank)
-        self._out.append(Fence(event.rank))
-        return True
-
-    def _note_fence(self, rank: int, now: float) -> None:
-        """Only who is out can be fenced, and only once: the first word of it is the time that counts."""
-        member = self._members[rank]
-        if not member.alive and member.fenced_s is None:
-            member.fenced_s = now
-
     def _call_ballot(self, now: float) -> None:
-        survivors = self.alive()
+        self._proposal = None  # the ballot cancels it (rule 10)
+        survivors = self.party()
         if self._end_if_too_few(survivors):
             return
         self.state = State.BALLOT
@@ -195,6 +261,13 @@ class Coordinator:
         self._note_fence(event.rank, now)
         self._count(now)
 
+    def _fenced_aside(self, event: Fenced, now: float) -> None:
+        self._note_fence(event.rank, now)
+
+    def _fenced_steady(self, event: Fenced, now: float) -> None:
+        self._note_fence(event.rank, now)
+        self._staff(now)
+
     def _pledged(self, event: Pledged, now: float) -> None:
         member = self._members[event.rank]
         member.promised = max(member.promised, event.ballot)
@@ -202,9 +275,9 @@ class Coordinator:
 
     def _count(self, now: float) -> None:
         """Have the arena read once nobody can write: survivors promised, the rest fenced (Invariant 4)."""
-        if any(self._members[rank].promised < self.ballot for rank in self.alive()):
+        if any(self._members[rank].promised < self.ballot for rank in self.party()):
             return
-        if any(self._members[rank].fenced_s is None for rank in self._open):
+        if self._unfenced():
             return
         self.state = State.COUNTING
         self._promised_s = now
@@ -213,35 +286,92 @@ class Coordinator:
     def _counted(self, event: Counted, now: float) -> None:
         if event.ballot != self.ballot or self.view is None:
             return
-        plan = replan(self.view, self.ballot, self.alive(), event.inventory)
+        inventory = event.inventory
+        if self.following is not None and inventory.complete + 1 >= self.following.step:
+            self.view = self.following  # its first step may have begun
+        self.following = None
+        for rank, member in self._members.items():
+            member.inside = member.inside and rank in self.view.members
+        self._inventory, self._paused_s = inventory, now
+        survivors = self.party()
+        joiners = [rank for rank in self._level() if inventory.taken.get(rank, -1) >= inventory.complete - 1]
+        members = [*survivors, *joiners[: max(0, self.workers - len(survivors))]]
+        if len(members) >= self.min_workers:
+            self._go_on(replan(self.view, self.ballot, members, inventory), now, came=len(members) > len(survivors))
+        else:
+            self._pause(now)
+
+    def _go_on(self, plan: Plan, now: float, *, came: bool) -> None:
         self.view = plan.view
         self.state = State.STEADY
-        for rank in self.view.members:
-            self._out.append(InstallView(rank, self.view))
-        self._report(plan.moved, promised_s=self._promised_s, installed_s=now)
+        self._install(self.view)
+        self._report(plan.moved, promised_s=self._promised_s, installed_s=now, rung=3 if came else 2)
         self._close_if_done(now)
+        if self.state is State.STEADY:
+            self._staff(now)
+            self._admit(now)
 
-    def _report(self, moved: Moved, *, promised_s: float, installed_s: float) -> None:
-        """Tell of every loss since the last view; both times are 0.0 where no view followed."""
-        for rank in self._open:
+    def _install(self, view: View) -> None:
+        for rank in view.members:
             member = self._members[rank]
-            assert member.cause is not None
-            self._out.append(
-                Incident(
-                    rank=rank,
-                    cause=member.cause,
-                    ballot=self.ballot,
-                    step=self.view.step if self.view else -1,
-                    moved=dict(moved.get(rank, {})),
-                    lost_s=member.lost_s,
-                    fenced_s=member.fenced_s if member.fenced_s is not None else member.lost_s,
-                    promised_s=promised_s,
-                    installed_s=installed_s,
-                )
-            )
-        self._open = []
+            if not member.inside or member.steady_from is None:
+                member.steady_from = view.step
+            member.inside = True
+            self._out.append(InstallView(rank, view))
+        for rank in self.alive():  # it may have promised in its last step: it goes once it hears of a view without it
+            if self._goes(rank) and not self._members[rank].inside:
+                self._out.append(InstallView(rank, view))
 
-    # The end --------------------------------------------------------------------------------------------------
+    # Too few are left -------------------------------------------------------------------------------------------
+
+    def _pause(self, now: float) -> None:
+        """Wait for workers to come back: what is sealed stands, and those that are left have promised (scenario 17)."""
+        self.state = State.PAUSED
+        self._report({}, promised_s=self._promised_s, installed_s=0.0, rung=3)
+        left = len(self.party())
+        are = "is" if left == 1 else "are"
+        text = f"{left} of the {self.min_workers} workers that it needs {are} left" if left else "no worker is left"
+        self._enough_s = 0.0
+        limit = f"the run waits up to {self.limits.pause_s:.0f} s for others to come back"
+        self._out.append(Tell("paused", f"{text}: {limit}"))
+        self._staff(now)
+        self._resume(now)
+
+    def _resume(self, now: float) -> None:
+        assert self.view is not None
+        assert self._inventory is not None
+        survivors = self.party()
+        members = [*survivors, *self._level()][: max(self.workers, len(survivors))]
+        enough = len(members) >= max(1, self.min_workers)
+        self._enough_s = (self._enough_s or now) if enough else 0.0
+        if not enough:
+            return
+        if len(members) >= self.workers or not self._replaying() or now - self._enough_s >= GATHER_S:
+            self._promised_s = now
+            self._go_on(replan(self.view, self.ballot, members, self._inventory), now, came=True)
+
+    def _lost_paused(self, event: Lost, now: float) -> None:
+        member = self._members[event.rank]
+        if member.alive and member.inside:
+            self._lost(event, now)
+            return
+        self._lost_aside(event.cause, event.rank, now)
+        self._end_if_too_few(self.party())
+
+    def _tick_paused(self, event: Tick, now: float) -> None:
+        self._tick_fence(event, now)
+        if self.state is not State.PAUSED:
+            return
+        self._look_for_late(now)
+        if self._end_if_too_few(self.party()):
+            return
+        if now - self._paused_s >= self.limits.pause_s:
+            self._end_short(f"too few came back within {self.limits.pause_s:.0f} s")
+            return
+        self._staff(now)
+        self._resume(now)
+
+    # While there is peace -------------------------------------------------------------------------------------
 
     def _done(self, event: Done, now: float) -> None:
         self._note_done(event)
@@ -251,97 +381,35 @@ class Coordinator:
         del now
         self._note_done(event)
 
-    def _note_done(self, event: Done) -> None:
-        member = self._members[event.rank]
-        member.done, member.digest = event.step, event.digest or member.digest
-
-    def _diverged(self, event: Diverged, now: float) -> None:
-        """Replicas that differ make every further step worthless, and nobody can say here who is right (scenario 5)."""
-        del now
-        self._end(Outcome.DIVERGED, event.text)
-
     def _close_if_done(self, now: float) -> None:
         """Close when every member has left its loop at one step; a member that left alone is lost."""
-        if self.state is not State.STEADY or self.view is None:
+        self._close_if_all_done()
+        if self.state is State.STEADY and (alone := self._left_alone()) is not None:
+            rank, text = alone
+            self._lost(Lost(rank, Cause("left_early", text)), now)
+
+    def _exited(self, event: Exited, now: float) -> None:
+        """A clean exit before the end: by plan, or because the script left while the run goes on."""
+        rank, member = event.rank, self._members[event.rank]
+        if not member.alive:
             return
-        ends = {rank: self._members[rank].done for rank in self.view.members}
-        finished = {end for end in ends.values() if end is not None}
-        if finished and None not in ends.values() and len(finished) == 1:
-            digests = {rank: digest for rank in ends if (digest := self._members[rank].digest)}
-            if len(set(digests.values())) > 1:
-                self._end(Outcome.DIVERGED, divergence("after the last step", "state", digests))
-                return
-            self.state = State.CLOSED
-            for rank in self.view.members:
-                self._out.append(CloseRun(rank, self.view))
+        following = self.following
+        if following is not None and event.taken is not None and event.taken + 1 < following.step:
+            following = None  # it goes when that view begins; before, it is a loss like any other
+        if member.leaving and following is not None and rank not in following.members:
+            self._begin_following()
+        if member.leaving and not member.inside:
+            self._note_left(rank)
+            if self.state is State.BALLOT:
+                self._count(now)
             return
-        for rank, end in ends.items():
-            beyond = any(self._members[other].step >= end for other in ends) if end is not None else False
-            if end is not None and (beyond or end < max(finished)):
-                text = (
-                    f"it left run.steps before step {end} while others went on; a run ends where all workers end it, "
-                )
-                cause = Cause("left_early", text + "on a value that is equal on all (step.mean, run.vars)")
-                self._lost(Lost(rank, cause), now)
-                return
+        cause = Cause("left_early", "its script ended before the run's last step")
+        self._lost(Lost(rank, cause), now)
 
     def _progress(self, event: Progress, now: float) -> None:
         self._members[event.rank].step = event.step
+        self._settle_following()
         self._close_if_done(now)
-
-    def _exited(self, event: Exited, now: float) -> None:
-        """A clean exit before the end: the script left while the run goes on."""
-        member = self._members[event.rank]
-        if not member.alive:
-            return
-        cause = Cause("left_early", "its script ended before the run's last step")
-        self._lost(Lost(event.rank, cause), now)
-
-    def _exited_closed(self, event: Exited, now: float) -> None:
-        del now
-        member = self._members[event.rank]
-        member.exited = member.exited or member.alive
-        self._end_if_gone()
-
-    def _lost_closed(self, event: Lost, now: float) -> None:
-        member = self._members[event.rank]
-        if not member.alive or member.exited:
-            return
-        self._condemn(event, now)
-        self._report({}, promised_s=now, installed_s=now)
-
-    def _fenced_closed(self, event: Fenced, now: float) -> None:
-        self._note_fence(event.rank, now)
-        self._end_if_gone()
-
-    def _end_if_gone(self) -> None:
-        if self.alive() or any(not m.alive and m.fenced_s is None for m in self._members.values()):
-            return
-        assert self.view is not None
-        self._end(*after_the_last_step(self.view.main, self._members[self.view.main]))
-
-    def _end_if_too_few(self, survivors: list[int]) -> bool:
-        """End the run if nobody is left, or fewer than it may go on with (scenario 17)."""
-        if not survivors:
-            self._end_without_members()
-        elif len(survivors) < self.min_workers:
-            left = "1 worker is" if len(survivors) == 1 else f"{len(survivors)} workers are"
-            causes = [m.cause for m in self._members.values() if m.cause is not None]
-            self._end(Outcome.TOO_FEW, f"{left} left and --min-workers is {self.min_workers}: {listing(causes)}")
-        else:
-            return False
-        return True
-
-    def _end_without_members(self) -> None:
-        outcome, reason = without_members(list(self._members.values()), began=self.view is not None)
-        if outcome is Outcome.NO_STEPS:
-            self._open = []  # one mistake in a script, and no incident of any worker
-        self._end(outcome, reason)
-
-    def _end(self, outcome: Outcome, reason: str) -> None:
-        self.state = State.ENDED
-        self._report({}, promised_s=0.0, installed_s=0.0)
-        self._out.append(EndRun(outcome.value, reason))
 
     # Time ---------------------------------------------------------------------------------------------------
 
@@ -349,47 +417,72 @@ class Coordinator:
         """A worker that never reaches its first step does not hold the others for ever (Invariant 6)."""
         self._tick_fence(event, now)
         joined = [m.joined_s for m in self._members.values() if m.alive and m.joined is not None]
-        if self.state is State.ENDED or not joined or now - min(joined) < self.limits.start_s:
+        if self.state is State.ENDED:
             return
-        for rank in self.alive():
-            if self._members[rank].joined is None:
-                text = f"it did not reach run.steps() within {self.limits.start_s:.0f} s while others stood there"
-                self._lost_forming(Lost(rank, Cause("silent", text)), now)
+        if joined and now - min(joined) >= self.limits.start_s:
+            for rank in self.alive():
+                member = self._members[rank]
+                if member.joined is None and now - member.started_s >= self.limits.start_s:
+                    text = f"it did not reach run.steps() within {self.limits.start_s:.0f} s while others stood there"
+                    self._lost_forming(Lost(rank, Cause("silent", text)), now)
+        if self.state is State.FORMING:
+            self._staff(now)
+
+    def _look_for_late(self, now: float) -> None:
+        """Nobody waits for a joiner, but its seat shall not be taken for ever by one that does not come."""
+        limit = 2 * self.limits.start_s
+        for rank, member in list(self._members.items()):
+            if member.alive and member.joined is None and now - member.started_s >= limit:
+                self._lost_aside(Cause("silent", f"it did not reach run.steps() within {limit:.0f} s"), rank, now)
+
+    def _tick_steady(self, event: Tick, now: float) -> None:
+        self._tick_fence(event, now)
+        if self.state is State.ENDED:
+            return
+        self._tick_proposal(now)
+        self._look_for_late(now)
+        self._staff(now)
+        self._admit(now)
 
     def _tick_ballot(self, event: Tick, now: float) -> None:
         """Whoever does not promise in time is lost too."""
         self._tick_fence(event, now)
         if self.state is State.ENDED or now - self._ballot_s < self.limits.promise_s:
             return
-        silent = [rank for rank in self.alive() if self._members[rank].promised < self.ballot]
+        silent = [rank for rank in self.party() if self._members[rank].promised < self.ballot]
         text = f"it did not answer a ballot within {self.limits.promise_s:.1f} s"
         condemned = [rank for rank in silent if self._condemn(Lost(rank, Cause("silent", text)), now)]
         if condemned:
             self._call_ballot(now)
-
-    def _tick_fence(self, event: Tick, now: float) -> None:
-        """A worker that the kernel does not let go of could still write: nobody goes on, nor waits for ever."""
-        del event
-        for rank, member in self._members.items():
-            if not member.alive and member.fenced_s is None and now - member.lost_s >= self.limits.fence_s:
-                text = f"worker {rank} was killed {now - member.lost_s:.0f} s ago and the kernel does not let go of it "
-                self._end(Outcome.UNFENCED, text + "(a device or file system that hangs?), so it could still write")
-                return
 
 
 TRANSITIONS: dict[tuple[State, type[Event]], Callable[[Coordinator, Any, float], None]] = {
     (State.FORMING, Joined): Coordinator._joined,
     (State.FORMING, Reserved): Coordinator._room,
     (State.FORMING, NoMemory): Coordinator._no_room,
+    (State.FORMING, Level): Coordinator._level_forming,
     (State.FORMING, Lost): Coordinator._lost_forming,
     (State.FORMING, Fenced): Coordinator._fenced_forming,
     (State.FORMING, Exited): Coordinator._exited_forming,
+    (State.FORMING, Leaving): Coordinator._leaving_forming,
     (State.FORMING, Tick): Coordinator._tick_forming,
+    (State.STEADY, Joined): Coordinator._joined_later,
+    (State.STEADY, Level): Coordinator._level_steady,
+    (State.STEADY, Accepted): Coordinator._accepted,
+    (State.STEADY, Refused): Coordinator._refused,
+    (State.STEADY, Leaving): Coordinator._leaving,
+    (State.STEADY, Scale): Coordinator._scale,
     (State.STEADY, Lost): Coordinator._lost,
+    (State.STEADY, Fenced): Coordinator._fenced_steady,
     (State.STEADY, Done): Coordinator._done,
     (State.STEADY, Progress): Coordinator._progress,
     (State.STEADY, Diverged): Coordinator._diverged,
     (State.STEADY, Exited): Coordinator._exited,
+    (State.STEADY, Tick): Coordinator._tick_steady,
+    (State.BALLOT, Joined): Coordinator._joined_later,
+    (State.BALLOT, Level): Coordinator._note_level,
+    (State.BALLOT, Leaving): Coordinator._leaving,
+    (State.BALLOT, Scale): Coordinator._scale_later,
     (State.BALLOT, Lost): Coordinator._lost,
     (State.BALLOT, Fenced): Coordinator._fenced,
     (State.BALLOT, Pledged): Coordinator._pledged,
@@ -397,14 +490,30 @@ TRANSITIONS: dict[tuple[State, type[Event]], Callable[[Coordinator, Any, float],
     (State.BALLOT, Diverged): Coordinator._diverged,
     (State.BALLOT, Exited): Coordinator._exited,
     (State.BALLOT, Tick): Coordinator._tick_ballot,
+    (State.COUNTING, Joined): Coordinator._joined_later,
+    (State.COUNTING, Level): Coordinator._note_level,
+    (State.COUNTING, Leaving): Coordinator._leaving,
+    (State.COUNTING, Scale): Coordinator._scale_later,
     (State.COUNTING, Lost): Coordinator._lost,
+    (State.COUNTING, Fenced): Coordinator._fenced_aside,
     (State.COUNTING, Counted): Coordinator._counted,
     (State.COUNTING, Done): Coordinator._done_in_ballot,
     (State.COUNTING, Diverged): Coordinator._diverged,
     (State.COUNTING, Exited): Coordinator._exited,
+    (State.PAUSED, Joined): Coordinator._joined_later,
+    (State.PAUSED, Level): Coordinator._level_paused,
+    (State.PAUSED, Leaving): Coordinator._leaving,
+    (State.PAUSED, Scale): Coordinator._scale,
+    (State.PAUSED, Lost): Coordinator._lost_paused,
+    (State.PAUSED, Fenced): Coordinator._fenced_steady,
+    (State.PAUSED, Done): Coordinator._done_in_ballot,
+    (State.PAUSED, Exited): Coordinator._exited,
+    (State.PAUSED, Tick): Coordinator._tick_paused,
+    (State.CLOSED, Joined): Coordinator._joined_later,
+    (State.CLOSED, Done): Coordinator._done_closed,
     (State.CLOSED, Lost): Coordinator._lost_closed,
     (State.CLOSED, Fenced): Coordinator._fenced_closed,
     (State.CLOSED, Exited): Coordinator._exited_closed,
-    (State.CLOSED, Tick): Coordinator._tick_fence,
+    (State.CLOSED, Tick): Coordinator._tick_closed,
 }
 """Which event means something in which state. A pair that is not here changes nothing."""

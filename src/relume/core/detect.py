@@ -1,10 +1,11 @@
 """Who hangs: progress is watched, not liveness (scenario 2).
 
 A worker whose background thread still answers may be stuck for ever in its main thread. What moves is the progress
-counter in the arena: it is raised on every phase, shard and parameter gradient. Whoever *waits in the engine* is a
-victim and never the culprit; the culprit is the one that the others wait for: the worker whose counter has stood
-still longest in a phase that is its own work. Phases in which the script may take any time (`aside`, `tail`) and
-the time before the first step are exempt here; the latter has its own limit in `core.coordinator`.
+counter in the arena: it is raised on every phase, shard and parameter gradient, and at each look of a wait. So whoever
+waits in the engine is a victim and never the culprit, wherever it waits, and one that does not come back from its wait
+is found like any other; the culprit is the worker whose counter has stood still for the limit. Phases in which the
+script may take any time (`aside`, `tail`) and the time before the first step are exempt here; the latter has its own
+limit in `core.coordinator`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 
 from relume.core.events import Cause
 
-EXEMPT = frozenset({"joining", "wait", "aside", "tail"})
+EXEMPT = frozenset({"joining", "aside", "tail"})
 STOPPED_S = 5.0
 """A process that the kernel says is stopped (SIGSTOP, a debugger) for this long is not coming back by itself."""
 
@@ -59,6 +60,10 @@ class Watch:
             if cause is not None:
                 culprits.append((sample.rank, cause))
         return culprits
+
+    def forget(self, rank: int) -> None:
+        """Another worker has the rank now."""
+        self._tracks.pop(rank, None)
 
     def idle_s(self, rank: int, now: float) -> float:
         """Return for how long `rank` has not moved."""

@@ -35,6 +35,7 @@ class Joined:
     terms: tuple[str, ...]
     shape: Shape
     total: int = 0
+    life: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Lost:
 
     rank: int
     cause: Cause
+    life: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ class Fenced:
     """A worker can no longer write (Invariant 4)."""
 
     rank: int
+    life: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ class Pledged:
 
     rank: int
     ballot: Ballot
+    life: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,7 @@ class Done:
     rank: int
     step: int
     digest: str = ""
+    life: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +107,60 @@ class Progress:
 
     rank: int
     step: int
+    life: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """A worker's process ended with code 0."""
+    """A worker's process ended with code 0; `taken` is the newest step that it had copied out, if that is known."""
 
     rank: int
+    life: int = 0
+    taken: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A joiner has replayed all that is complete and stands before `step`."""
+
+    rank: int
+    step: int
+    life: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A member has promised not to start the first step of the view `number` without it (rule 10)."""
+
+    rank: int
+    number: Ballot
+    life: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A member is past the first step of the view `number`: it has begun `step`."""
+
+    rank: int
+    number: Ballot
+    step: int
+    life: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A worker was told to go, and works on until a view without it begins."""
+
+    rank: int
+    reason: str
+    life: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Somebody wants so many workers."""
+
+    workers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +168,25 @@ class Tick:
     """Time has passed."""
 
 
-Event = Joined | Reserved | NoMemory | Lost | Fenced | Pledged | Counted | Done | Diverged | Progress | Exited | Tick
+Event = (
+    Joined
+    | Reserved
+    | NoMemory
+    | Lost
+    | Fenced
+    | Pledged
+    | Counted
+    | Done
+    | Diverged
+    | Progress
+    | Exited
+    | Level
+    | Accepted
+    | Refused
+    | Leaving
+    | Scale
+    | Tick
+)
 
 
 # Instructions -------------------------------------------------------------------------------------------------
@@ -160,6 +230,63 @@ class InstallView:
 
 
 @dataclass(frozen=True, slots=True)
+class StartWorker:
+    """Start a process in this seat, as this life of it, as soon as the one before is gone."""
+
+    rank: int
+    life: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartReplay:
+    """Tell this worker to load the mirror and to replay. `end`: the loop ended before this step (-1: it has not)."""
+
+    rank: int
+    end: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ProposeView:
+    """Ask this member to promise not to start the view's first step without it (rule 10)."""
+
+    rank: int
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawView:
+    """Tell this member that the proposal comes to nothing."""
+
+    rank: int
+    number: Ballot
+
+
+@dataclass(frozen=True, slots=True)
+class Dismiss:
+    """End this worker, which is in no view and not needed: no loss, and no incident."""
+
+    rank: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A worker has left by plan: its last leaf is finished, its process has ended."""
+
+    rank: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Something that people should know and that is no loss. `topic` is for programs."""
+
+    topic: str
+    text: str
+    rank: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class CloseRun:
     """Tell this worker that every member has left its loop."""
 
@@ -172,7 +299,7 @@ class Incident:
     """One loss, once it is dealt with. Times are the core's `now`, in seconds.
 
     `moved` maps each of its shards that is computed again to its heir. `promised_s` and `installed_s` are 0.0 where
-    no view followed, because the run ended instead.
+    no view followed, because the run ended instead, or because it waits for workers to come back (`rung` 3).
     """
 
     rank: int
@@ -185,6 +312,7 @@ class Incident:
     promised_s: float
     installed_s: float
     rung: int = 2
+    life: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,4 +323,20 @@ class EndRun:
     reason: str
 
 
-Instruction = Reserve | Fence | AskPromise | Count | InstallView | CloseRun | Incident | EndRun
+Instruction = (
+    Reserve
+    | Fence
+    | AskPromise
+    | Count
+    | InstallView
+    | StartWorker
+    | StartReplay
+    | ProposeView
+    | WithdrawView
+    | Dismiss
+    | Left
+    | Tell
+    | CloseRun
+    | Incident
+    | EndRun
+)

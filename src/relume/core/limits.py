@@ -23,6 +23,11 @@ class Limits:
         """For how long the kernel may hold on to a worker that was killed."""
         return self.hang_s
 
+    @property
+    def pause_s(self) -> float:
+        """For how long a run with too few workers waits for others to come back."""
+        return self.start_s
+
     def __post_init__(self) -> None:
         if not 0.0 < self.promise_s < self.hang_s < self.start_s < float("inf"):
             order = f"promise {self.promise_s:g} s < hang {self.hang_s:g} s < start {self.start_s:g} s"

@@ -8,7 +8,7 @@ missing gets a new worker.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from relume.core import ranges
 from relume.core.ranges import Range
@@ -20,12 +20,15 @@ from relume.wire.messages import Ballot, View
 class Inventory:
     """What the arena holds once nobody may write: read by the agent, judged here.
 
-    `complete` is the newest step whose blocks are all sealed (-1: none). `sealed` are the nodes of the step after
-    it, by the rank in whose slots they stand, the dead included.
+    `complete` is the newest step whose blocks are all sealed, or the last one before a checkpoint that the run goes on from
+    (-1: none). `sealed` are the nodes of the step after
+    it, by the rank in whose slots they stand, the dead included. `taken` is the newest step that each worker has
+    copied out, joiners included.
     """
 
     complete: int
     sealed: Mapping[int, Collection[Range]]
+    taken: Mapping[int, int] = field(default_factory=dict)
 
 
 Moved = Mapping[int, Mapping[int, int]]
@@ -40,18 +43,18 @@ class Plan:
     moved: Moved
 
 
-def replan(old: View, number: Ballot, survivors: Sequence[int], inventory: Inventory) -> Plan:
-    """Return the view that follows `old` when only `survivors` are left."""
+def replan(old: View, number: Ballot, members: Sequence[int], inventory: Inventory) -> Plan:
+    """Return the view that follows `old` when `members` go on: those that are left, and any who come in their place."""
     step = inventory.complete + 1
     standing = ranges.leaves(node for nodes in inventory.sealed.values() for node in nodes)
-    alive = tuple(sorted(survivors))
+    alive = tuple(sorted(members))
     if step > old.step:
         # Nobody had an assignment by name for this step yet: it would have been spread over the old members.
         kept = {rank: list(shards_of(old, rank, step)) for rank in old.members}
     else:
         kept = {rank: list(shards) for rank, shards in zip(old.members, old.assigned, strict=True)}
     lost = {shard: rank for rank in old.members if rank not in alive for shard in kept[rank] if shard not in standing}
-    assigned = {rank: kept[rank] for rank in alive}
+    assigned = {rank: kept.get(rank, []) for rank in alive}
     load = {rank: sum(shard not in standing for shard in assigned[rank]) for rank in alive}
     moved: dict[int, dict[int, int]] = {}
     for heir, shards in _bequeath(sorted(lost), load).items():

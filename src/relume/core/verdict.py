@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from relume.core.events import Cause, Joined
-from relume.core.members import Member
+from relume.core.members import Loss, Member
 from relume.wire.messages import Shape
 
 
@@ -38,19 +38,19 @@ def after_the_last_step(rank: int, main: Member) -> tuple[Outcome, str]:
     return Outcome.TAIL_LOST, reason
 
 
-def without_members(members: Sequence[Member], *, began: bool) -> tuple[Outcome, str]:
-    """Judge a run that has no worker left; `began`: there has been a view."""
-    causes = [member.cause for member in members if member.cause is not None]
+def without_members(losses: Sequence[Loss], *, began: bool) -> tuple[Outcome, str]:
+    """Judge a run that has no worker left by how each seat lost its last; `began`: there has been a view."""
+    causes = [loss.cause for loss in losses]
     if not began and all(cause.kind == "left_early" for cause in causes):
         reason = "the script ended without calling run.steps(): relume.init(), run.protect(...), "
         return Outcome.NO_STEPS, reason + "then loop `for step in run.steps(data, total=...)`"
     raised = [cause for cause in causes if cause.kind in {"raised", "exit_code"}]
-    if raised and max(members, key=lambda member: member.lost_s).cause in raised:
+    if raised and max(losses, key=lambda loss: loss.lost_s).cause in raised:
         places = [cause.evidence.get("where", cause.text) for cause in raised]  # words may differ, such as a rank
         place, times = Counter(places).most_common(1)[0]
         text = raised[places.index(place)].text
-        everywhere = f"all {times} workers" if times == len(members) else f"{times} of {len(members)} workers"
-        return Outcome.SCRIPT_FAILED, f"the script failed in {everywhere}: {text}"
+        everywhere = f" in all {times} workers" if times == len(losses) else f" in {times} of {len(losses)} workers"
+        return Outcome.SCRIPT_FAILED, f"the script failed{everywhere if len(losses) > 1 else ''}: {text}"
     return Outcome.ALL_LOST, f"no worker is left: {listing(causes)}"
 
 

@@ -19,10 +19,15 @@ def spread(members: Sequence[int], shards: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(range(shards * i // count, shards * (i + 1) // count)) for i in range(count))
 
 
-def first(epoch: int, members: Sequence[int], shards: int) -> View:
-    """Return the view in which a run begins."""
+def first(epoch: int, members: Sequence[int], shards: int, step: int = 0) -> View:
+    """Return the view in which a run begins, with `step`."""
+    return planned((epoch, 1), members, shards, step)
+
+
+def planned(number: Ballot, members: Sequence[int], shards: int, step: int) -> View:
+    """Return a view of `members` in whose first step nothing is done yet: shards are spread evenly."""
     ranks = tuple(sorted(members))
-    return View(number=(epoch, 1), members=ranks, step=0, shards=shards, assigned=spread(ranks, shards))
+    return View(number=number, members=ranks, step=step, shards=shards, assigned=spread(ranks, shards))
 
 
 def shards_of(view: View, rank: int, step: int) -> tuple[int, ...]:

@@ -22,10 +22,67 @@ class RunStarted(msgspec.Struct, frozen=True, tag_field="kind", tag="run_started
 
 
 class WorkerStarted(msgspec.Struct, frozen=True, tag_field="kind", tag="worker_started"):
-    """A worker's process exists."""
+    """A worker's process exists. `life`: how many had its rank before; `warm`: forked from the template."""
 
     rank: int
     pid: int
+    life: int = 0
+    warm: bool = False
+
+
+class WorkerLevel(msgspec.Struct, frozen=True, tag_field="kind", tag="worker_level"):
+    """A joiner has come to the present: from the mirror of `loaded` by replay to `step`; its digest was verified."""
+
+    rank: int
+    pid: int
+    life: int
+    step: int
+    loaded: int
+    digest: str
+
+
+class WorkerLeft(msgspec.Struct, frozen=True, tag_field="kind", tag="worker_left"):
+    """A worker left by plan, its last leaf finished."""
+
+    rank: int
+    pid: int
+    life: int
+    reason: str
+
+
+class Scaled(msgspec.Struct, frozen=True, tag_field="kind", tag="scaled"):
+    """Somebody asked for another number of workers."""
+
+    before: int
+    workers: int
+
+
+class Mirrored(msgspec.Struct, frozen=True, tag_field="kind", tag="mirrored"):
+    """The first mirror is whole: what it takes on this host. `seconds`: the longest that a worker wrote at it."""
+
+    step: int
+    every: int
+    state_bytes: int
+    kept: int
+    kept_bytes: int
+    seconds: float
+
+
+class CheckpointWritten(msgspec.Struct, frozen=True, tag_field="kind", tag="checkpoint"):
+    """A checkpoint is durable, and `latest` names it."""
+
+    step: int
+    path: str
+    bytes: int
+    seconds: float
+
+
+class CheckpointFailed(msgspec.Struct, frozen=True, tag_field="kind", tag="checkpoint_failed"):
+    """A checkpoint could not be written, or one that was there cannot be trusted; training goes on."""
+
+    step: int
+    path: str
+    reason: str
 
 
 class ArenaReserved(msgspec.Struct, frozen=True, tag_field="kind", tag="arena_reserved"):
@@ -69,6 +126,7 @@ class WorkerLost(msgspec.Struct, frozen=True, tag_field="kind", tag="incident"):
     fenced_ns: int
     promised_ns: int
     installed_ns: int
+    life: int = 0
 
 
 class ScriptRaised(msgspec.Struct, frozen=True, tag_field="kind", tag="script_raised"):
@@ -97,7 +155,22 @@ class RunEnded(msgspec.Struct, frozen=True, tag_field="kind", tag="run_ended"):
     exit_code: int
 
 
-Event = RunStarted | WorkerStarted | ArenaReserved | ViewInstalled | WorkerLost | ScriptRaised | Remarked | RunEnded
+Event = (
+    RunStarted
+    | WorkerStarted
+    | ArenaReserved
+    | ViewInstalled
+    | WorkerLevel
+    | WorkerLost
+    | WorkerLeft
+    | Scaled
+    | Mirrored
+    | CheckpointWritten
+    | CheckpointFailed
+    | ScriptRaised
+    | Remarked
+    | RunEnded
+)
 
 
 class Line(msgspec.Struct, frozen=True):

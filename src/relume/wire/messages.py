@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import msgspec
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised whenever a message changes so that an older peer would misread it."""
 
 AGENT_VARIABLE = "RELUME_AGENT"
-"""Set by the agent: `socket,control,data,bell0,bell1,...`, the descriptors that a worker inherits."""
+"""Set by the agent, `name=value` words: the descriptors that a worker inherits (`socket`, `control`, `data`, `mirrors`
+and `bells` as lists), `kept` and `every` (results in the ring, steps between mirrors; 0: none), `life` (how many
+processes had this rank before), and `began` (1: the run has had a view, so that this worker comes later)."""
 
 Ballot = tuple[int, int]
 """(epoch, n): the coordinator's incarnation, then a counter. Never goes back (scenario 4)."""
@@ -95,6 +97,37 @@ class Remark(msgspec.Struct, frozen=True, tag=True):
     step: int
 
 
+class Level(msgspec.Struct, frozen=True, tag=True):
+    """A joiner has replayed all that is complete and stands before `step`.
+
+    `loaded` is the step of the mirror that it began from (0: from the script's own start), `digest` the digest of all
+    state that it held after loading, which was compared with the mirror's own.
+    """
+
+    step: int
+    loaded: int
+    digest: str
+
+
+class Accepted(msgspec.Struct, frozen=True, tag=True):
+    """Under its pen, the worker promised not to start the proposed view's first step without it (rule 10)."""
+
+    number: Ballot
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The worker is past the proposed view's first step: it is at `step`."""
+
+    number: Ballot
+    step: int
+
+
+class Leaving(msgspec.Struct, frozen=True, tag=True):
+    """The worker was told to go (SIGTERM, a preemption notice): it works on until a view without it begins."""
+
+    reason: str
+
+
 class Leave(msgspec.Struct, frozen=True, tag=True):
     """The worker hands its shards over by plan: it writes nothing from here on (the control of `relume chaos`)."""
 
@@ -113,6 +146,27 @@ class Install(msgspec.Struct, frozen=True, tag=True):
     view: View
 
 
+class Replay(msgspec.Struct, frozen=True, tag=True):
+    """To a worker that has joined a run that is under way: load the mirror, replay what is kept, say `Level`.
+
+    `end`: the run's loop has ended before this step (-1: it has not), for one that only repeats the script's tail.
+    """
+
+    end: int = -1
+
+
+class Propose(msgspec.Struct, frozen=True, tag=True):
+    """A view that shall begin with its `step`, if every member promises not to start that without it (rule 10)."""
+
+    view: View
+
+
+class Withdraw(msgspec.Struct, frozen=True, tag=True):
+    """The proposal of this number, and any older one, comes to nothing."""
+
+    number: Ballot
+
+
 class Close(msgspec.Struct, frozen=True, tag=True):
     """Every member has left its loop; `view` says who is main for what the script does next."""
 
@@ -126,8 +180,29 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     diverged: bool = False
 
 
+class StatusRequest(msgspec.Struct, frozen=True, tag=True):
+    """A command line asks how the run stands."""
+
+
+class ScaleRequest(msgspec.Struct, frozen=True, tag=True):
+    """A command line asks for so many workers."""
+
+    workers: int
+
+
+class ScaleReply(msgspec.Struct, frozen=True, tag=True):
+    """What comes of it; `refused` says why nothing does ("": accepted)."""
+
+    before: int
+    workers: int
+    refused: str
+
+
 class WorkerStatus(msgspec.Struct, frozen=True):
-    """One worker as `relume status` shows it. Times in seconds."""
+    """One worker as `relume status` shows it. Times in seconds.
+
+    `state`: starting, replaying, spare (level, and no member), in, leaving, ended, lost.
+    """
 
     rank: int
     pid: int
@@ -136,6 +211,7 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     step: int
     shard: int
     idle_s: float
+    life: int = 0
 
 
 class StatusReply(msgspec.Struct, frozen=True, tag=True):
@@ -149,7 +225,14 @@ class StatusReply(msgspec.Struct, frozen=True, tag=True):
     total: int
     incidents: int
     workers: tuple[WorkerStatus, ...]
+    target: int = 0
+    spares: int = 0
+    restarts: int = 0
+    mirror_step: int = -1
+    mirror_bytes: int = 0
+    checkpoint_step: int = -1
 
 
-FromWorker = Hello | Join | Promised | Finished | Raised | Remark | Leave
-ToWorker = Ask | Install | Close | Stop
+FromWorker = Hello | Join | Promised | Finished | Raised | Remark | Level | Accepted | Refused | Leaving | Leave
+ToWorker = Ask | Install | Replay | Propose | Withdraw | Close | Stop
+ToAgent = StatusRequest | ScaleRequest
