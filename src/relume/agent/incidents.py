@@ -5,10 +5,11 @@ An incident waits here until the process is reaped, so that its line can hold th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from relume.agent.arena import Arena
 from relume.agent.worker import Worker
+from relume.arena.progress import Moment
 from relume.core.events import Incident
 from relume.wire.events import Event, WorkerLost
 
@@ -16,35 +17,44 @@ _MOVES_TOLD_MAX = 3
 
 
 class IncidentDesk:
-    """Collects incidents; `emit` gets the event, `say` the sentence."""
+    """Collects incidents; `emit` gets the event, `say` the sentence.
+
+    `find(rank, life)` returns the worker of that life, or of an earlier one that no incident has been told of yet.
+    """
 
     def __init__(
-        self, workers: Mapping[int, Worker], arena: Arena, emit: Callable[[Event], None], say: Callable[[str], None]
+        self,
+        find: Callable[[int, int], Worker],
+        arena: Arena,
+        emit: Callable[[Event], None],
+        say: Callable[[str], None],
     ) -> None:
-        self._workers = workers
+        self._find = find
         self._arena = arena
         self._emit = emit
         self._say = say
-        self._open: list[Incident] = []
+        self._open: list[tuple[Incident, Worker]] = []
         self.count = 0
 
     def open(self, incident: Incident) -> None:
         """Take an incident; its line is written when the process is reaped."""
         self.count += 1
-        self._open.append(incident)
-        self._say(self._sentence(incident))
-        if self._workers[incident.rank].wait_status is not None:
-            self.flush()
+        worker = self._find(incident.rank, incident.life)
+        self._open.append((incident, worker))
+        self._say(self._sentence(incident, worker))
+        self.flush()
 
     def flush(self) -> None:
         """Write the lines of those that are reaped; at the run's end, of all."""
-        reaped = [i for i in self._open if self._workers[i.rank].wait_status is not None]
-        for incident in reaped:
-            self._open.remove(incident)
-            self._emit(self._line(incident))
+        for pair in [pair for pair in self._open if pair[1].wait_status is not None]:
+            self._open.remove(pair)
+            self._emit(self._line(*pair))
 
-    def _line(self, incident: Incident) -> WorkerLost:
-        worker, moment = self._workers[incident.rank], self._arena.moment(incident.rank)
+    def _moment(self, worker: Worker) -> Moment:
+        return worker.last if worker.last is not None else self._arena.moment(worker.rank)
+
+    def _line(self, incident: Incident, worker: Worker) -> WorkerLost:
+        moment = self._moment(worker)
         return WorkerLost(
             rank=incident.rank,
             pid=worker.pid,
@@ -63,16 +73,17 @@ class IncidentDesk:
             fenced_ns=_ns(incident.fenced_s),
             promised_ns=_ns(incident.promised_s),
             installed_ns=_ns(incident.installed_s),
+            life=incident.life,
         )
 
-    def _sentence(self, incident: Incident) -> str:
-        worker, moment = self._workers[incident.rank], self._arena.moment(incident.rank)
+    def _sentence(self, incident: Incident, worker: Worker) -> str:
+        moment = self._moment(worker)
         where = f"in {moment.phase} of step {moment.step}" if moment.step >= 0 else "before the first step"
         where += f", shard {moment.shard}" if moment.shard >= 0 else ""
         moved = _moves(incident.moved)
         out = f"worker {incident.rank} (pid {worker.pid}) is out {where}: {incident.cause.text}; "
         if not incident.installed_s:
-            return out + "the run ends"
+            return out + ("too few are left" if incident.promised_s else "the run ends")
         took = (incident.installed_s - incident.lost_s) * 1000
         return out + f"{moved}; view {incident.ballot[0]}.{incident.ballot[1]} after {took:.1f} ms"
 

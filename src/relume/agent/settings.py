@@ -39,6 +39,19 @@ class Settings:
     shards: int | None = None
     threads: int = 1
     min_workers: int = 1
+    max_restarts: int = 0
+    spares: int = 0
+    seats: int = 0
+    """How many workers there can be at a time; 0: as many as there are at the start."""
+    mirror_every: int = 0
+    """Steps between mirrors of the protected state; 0: none, and nobody can come back."""
+    warm: bool = False
+    """Start later workers from a template that has its imports behind it."""
+    checkpoint_dir: Path | None = None
+    checkpoint_every_steps: int | None = None
+    checkpoint_every_s: float | None = None
+    checkpoint_keep: int = 3
+    resume: bool = False
     hang_timeout_s: float = 300.0
     environment: dict[str, str] = field(default_factory=dict)
     burner: bool = False

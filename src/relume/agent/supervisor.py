@@ -10,36 +10,49 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from relume.agent import translate
 from relume.agent.arena import Arena
 from relume.agent.fence import is_fenced, kill_group
 from relume.agent.guard import Guard
 from relume.agent.incidents import IncidentDesk
+from relume.agent.keeper import Keeper, Resumed
+from relume.agent.launch import Launcher, Order, template_for
 from relume.agent.output import Terminal
+from relume.agent.priority import restore_priority
 from relume.agent.rundir import RunDir
 from relume.agent.settings import EXIT_CODES, Settings
-from relume.agent.spawn import Spawner, environment
+from relume.agent.spawn import Spawner
+from relume.agent.standing import other_script, scale_refusal, worker_state
 from relume.agent.status import StatusServer
-from relume.agent.vigil import Vigil
+from relume.agent.vigil import Ears, Vigil
 from relume.agent.worker import Worker, cause_of_exit, oom_kills, raised_cause
 from relume.core import events as core
 from relume.core.coordinator import Coordinator, State
 from relume.core.limits import Limits
+from relume.core.verdict import Outcome
 from relume.errors import ConfigError, FrameError, MemoryShortage
 from relume.wire import events, messages
 
 FENCE_POLL_S = 0.0005
 INEXACT = "exact=False: the bits of this run are not guaranteed to be those of an undisturbed one"
+JOINER_NICE = 2
+"""So far below the others' is the priority of a worker that comes back, until it is level."""
+LAST_CHECKPOINT_S = 60.0
+"""The last checkpoint of a run may take so long; a second Ctrl-C cuts it short."""
+MIRROR_POLL_S = 0.2
 LAST_WORDS_S = 5.0
 """A worker whose script raised has this long for its own clean-up; it writes nothing in the arena meanwhile."""
+PARTING_S = 60.0
+"""One that goes by plan has this long to end; nobody waits for it, and on busy cores torch takes seconds to tear down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +79,21 @@ class Supervisor:
         self._terminal = terminal
         self._watcher = watcher
         self._dir = RunDir(settings.run_dir, self._trouble)
-        self._arena = Arena(settings.workers)
-        limits = Limits.derive(settings.hang_timeout_s)
-        self._core = Coordinator(settings.workers, 1, limits, settings.min_workers)
+        self._arena = Arena(settings.seats or settings.workers + settings.spares, settings.mirror_every)
+        self._core = self._coordinator(resume_step=0)
         self._workers: dict[int, Worker] = {}
-        self._vigil = Vigil(settings.hang_timeout_s, self._workers, self._arena, self._tell, self._doomed)
-        self._desk = IncidentDesk(self._workers, self._arena, self._event, terminal.say)
+        self._waiting: dict[int, int] = {}
+        """Lives that begin as soon as the one before is gone, by rank."""
+        self._cold: set[int] = set()
+        self._resumed: Resumed | None = None
+        self._template = template_for(settings, self._trouble)
+        self._launcher = Launcher(settings, self._arena, spawner, self._template)
+        watch = Ears(self._tell, self._doomed, lambda: self._core.party())  # noqa: PLW0108 - the core may be replaced
+        self._vigil = Vigil(settings.hang_timeout_s, self._workers, self._arena, watch)
+        self._desk = IncidentDesk(self._find, self._arena, self._event, terminal.say)
+        self._keeper = self._make_keeper()
+        self._gone: dict[tuple[int, int], Worker] = {}
+        """Earlier lives whose incident is not told yet: those that were lost before the first view."""
         self._result: Result | None = None
         self._over = asyncio.Event()
         self._interrupts = 0
@@ -86,6 +108,38 @@ class Supervisor:
             "threads": settings.threads,
         }
 
+    def _coordinator(self, *, resume_step: int) -> Coordinator:
+        settings = self._settings
+        return Coordinator(
+            settings.workers,
+            1,
+            Limits.derive(settings.hang_timeout_s),
+            settings.min_workers,
+            seats=settings.seats,
+            spares=settings.spares,
+            max_restarts=settings.max_restarts if settings.mirror_every else 0,
+            resume_step=resume_step,
+        )
+
+    def _make_keeper(self) -> Keeper | None:
+        settings, arena = self._settings, self._arena
+        if settings.checkpoint_dir is None:
+            return None
+        words = {"control": arena.control_fd, "mirrors": ",".join(map(str, arena.mirror_fds))}
+        words |= {"seats": arena.layout.workers, "kept": arena.layout.kept}
+        return Keeper(
+            settings.checkpoint_dir,
+            every_steps=settings.checkpoint_every_steps,
+            every_s=settings.checkpoint_every_s,
+            keep=settings.checkpoint_keep,
+            mirror=" ".join(f"{name}={value}" for name, value in words.items()),
+            descriptors=[arena.control_fd, *arena.mirror_fds],
+            newest=arena.newest_mirror,
+            facts=lambda: {**self._facts, "terms": list(self._core.terms)},
+            emit=self._event,
+            say=self._terminal.say,
+        )
+
     # The run ------------------------------------------------------------------------------------------------
 
     async def run(self) -> Result:
@@ -93,7 +147,7 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._on_defect)
         settings = self._settings
-        server = StatusServer(settings.run_id, self._status)
+        server = StatusServer(settings.run_id, self._status, self._scale)
         ticker: asyncio.Task[None] | None = None
         for number in (signal.SIGINT, signal.SIGTERM):
             self._loop.add_signal_handler(number, self._interrupt, number)
@@ -101,9 +155,16 @@ class Supervisor:
             command = tuple(part.encode("utf-8", "replace").decode() for part in settings.command)
             self._event(events.RunStarted(settings.run_id, os.getpid(), settings.workers, command))
             server.start(self._loop)
+            await self._resume()
             self._guard = Guard(settings.run_dir)
-            for rank in range(settings.workers):
-                self._start_worker(rank)
+            for rank in range(settings.workers + settings.spares):
+                self._welcome(self._launcher.cold(Order(rank, 0)))
+            if self._template is not None:
+                self._template.start(self._loop)  # now, while nobody trains yet
+            if self._keeper is not None:
+                self._keeper.start()
+            if settings.mirror_every:
+                self._await_mirror()
             ticker = asyncio.create_task(self._vigil.keep())
             ticker.add_done_callback(self._on_ticker_end)
             await self._over.wait()
@@ -119,6 +180,18 @@ class Supervisor:
                 self._loop.remove_signal_handler(number)
             self._dir.close()
         return result
+
+    async def _resume(self) -> None:
+        """Have the newest checkpoint in the mirror before anybody starts. Raises `ConfigError`."""
+        keeper = self._keeper
+        if keeper is None:
+            return
+        keeper.check(resume=self._settings.resume)
+        if self._settings.resume:
+            self._resumed = await keeper.resume()
+            self._core = self._coordinator(resume_step=self._resumed.step)
+            self._arena.base = self._resumed.step
+            self._terminal.say(f"the run goes on before step {self._resumed.step}, from {self._resumed.path}")
 
     def _end(self, outcome: str, reason: str) -> None:
         if self._result is None:
@@ -146,20 +219,28 @@ class Supervisor:
             for worker in self._workers.values():
                 if worker.wait_status is None:
                     kill_group(worker.pid)
+            if self._keeper is not None:
+                self._keeper.cut_short()
 
     async def _tear_down(self) -> Result:
         """End every process of the run, politely first if a person asked, and close everything; return how it ended."""
         result = self._result or Result("internal", "the agent failed", EXIT_CODES["internal"])
         self._result = result
+        if self._template is not None:
+            self._template.close()  # first, so that nobody is born any more
         if self._interrupts:
             for worker in self._running():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(worker.pid, signal.SIGTERM)  # not its loaders: it would tell of their death
+                worker.send(messages.Stop(""))  # ends it, or is SIGTERM to a script that handles that itself
+                if not worker.joined:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(worker.pid, signal.SIGTERM)  # nobody may be there yet who listens
             await self._until_gone(1.5)
         for worker in self._workers.values():
             if worker.wait_status is None:
                 kill_group(worker.pid)
         await self._until_gone(5.0)
+        if self._keeper is not None:
+            await self._keeper.finish(LAST_CHECKPOINT_S, write=result.outcome not in {"diverged", "usage"})
         self._desk.flush()
         for worker in self._workers.values():
             for descriptor in (worker.pidfd, worker.connection.fileno(), *worker.pipes):
@@ -191,39 +272,55 @@ class Supervisor:
 
     # Starting -----------------------------------------------------------------------------------------------
 
-    def _start_worker(self, rank: int) -> None:
-        settings = self._settings
-        ours, theirs = socket.socketpair()
-        ours.settimeout(0.0)
-        descriptors = [theirs.fileno(), self._arena.control_fd, self._arena.data_fd, *self._arena.bells]
-        run = {
-            **settings.environment,
-            "RELUME_RUN_ID": settings.run_id,
-            "RELUME_RUN_DIR": str(settings.run_dir),
-            messages.AGENT_VARIABLE: ",".join(map(str, descriptors)),
-        }
-        if settings.shards is not None:
-            run["RELUME_SHARDS"] = str(settings.shards)
-        variables = environment(rank, settings.workers, threads=settings.threads, port=settings.port, run=run)
-        with theirs:
-            try:
-                started = self._spawner.spawn(settings.command, variables, descriptors)
-            except OSError as error:
-                ours.close()
-                text = f"worker {rank} of {settings.workers} cannot be started ({error.strerror})."
-                raise ConfigError(text + " Use fewer workers (--workers), or raise the limit (ulimit -a)") from error
-        worker = Worker(rank, started.pid, -1, ours, {started.out: "out", started.err: "err"})
+    def _welcome(self, worker: Worker) -> None:
+        """Begin to look after a worker that was started."""
+        rank = worker.rank
+        self._vigil.forget(rank)
         self._workers[rank] = worker
         if self._guard is not None:
-            self._guard.watch(rank, started.pid)
-        worker.pidfd = os.pidfd_open(started.pid)
-        worker.stat = os.open(f"/proc/{started.pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+            self._guard.watch(rank, worker.pid)
         self._loop.add_reader(worker.pidfd, self._on_exit, worker)
-        self._loop.add_reader(ours, self._on_message, worker)
+        self._loop.add_reader(worker.connection, self._on_message, worker)
         for descriptor in worker.pipes:
             os.set_blocking(descriptor, False)
             self._loop.add_reader(descriptor, self._on_output, worker, descriptor)
-        self._event(events.WorkerStarted(rank, started.pid))
+        self._event(events.WorkerStarted(rank, worker.pid, worker.life, worker.warm))
+
+    def _start_later(self, rank: int, life: int) -> None:
+        """Start a further worker as soon as the seat is empty: whoever had it may write its own words until then."""
+        self._waiting[rank] = life
+        before = self._workers.get(rank)
+        if before is not None and before.wait_status is None:
+            return
+        if before is not None and self._core.view is None:
+            self._gone[rank, before.life] = before
+        try:
+            self._arena.seat(rank)
+        except MemoryShortage as error:
+            self._not_launched(rank, life, error)
+            return
+        training = self._core.state in {State.STEADY, State.BALLOT, State.COUNTING}
+        order = Order(rank, life, began=self._core.view is not None, nice=JOINER_NICE if training else 0)
+        self._launcher.launch(order, partial(self._on_launched, order), warm=rank not in self._cold)
+
+    def _on_launched(self, order: Order, worker: Worker | ConfigError) -> None:
+        if isinstance(worker, ConfigError):
+            self._not_launched(order.rank, order.life, worker)
+            return
+        wanted = self._waiting.pop(order.rank, None) == order.life and self._result is None
+        self._welcome(worker)
+        if not wanted:  # it was sent away before it was there
+            worker.condemned = worker.away = True
+            kill_group(worker.pid)
+
+    def _not_launched(self, rank: int, life: int, error: Exception) -> None:
+        self._waiting.pop(rank, None)
+        self._loop.call_soon(self._tell, core.Lost(rank, core.Cause("no_process", str(error)), life))
+        self._loop.call_soon(self._tell, core.Fenced(rank, life))
+
+    def _find(self, rank: int, life: int) -> Worker:
+        worker = self._workers[rank]
+        return worker if worker.life == life else self._gone.pop((rank, life), worker)
 
     # What happens -------------------------------------------------------------------------------------------
 
@@ -260,66 +357,103 @@ class Supervisor:
             data = b""
         if not data:
             self._loop.remove_reader(worker.connection)
-            self._loop.call_later(LAST_WORDS_S, self._gone_silent, worker)
+            patience_s = PARTING_S if self._core.leaves(worker.rank) else LAST_WORDS_S
+            self._loop.call_later(patience_s, self._gone_silent, worker)
             return
         try:
             for message in worker.decoder.feed(data):
                 self._handle_message(worker, message)
         except FrameError as error:
-            self._tell(core.Lost(worker.rank, core.Cause("protocol", f"it sent what is no message: {error}")))
+            self._lost(worker, core.Cause("protocol", f"it sent what is no message: {error}"))
 
     def _gone_silent(self, worker: Worker) -> None:
         if worker.wait_status is None and self._core.state is not State.CLOSED and self._result is None:
             text = "it closed its connection to the agent and lives on"
-            self._tell(core.Lost(worker.rank, core.Cause("silent", text)))
+            self._lost(worker, core.Cause("silent", text))
+
+    def _lost(self, worker: Worker, cause: core.Cause) -> None:
+        self._tell(core.Lost(worker.rank, cause, worker.life))
 
     def _handle_message(self, worker: Worker, message: messages.FromWorker) -> None:
-        rank = worker.rank
         if isinstance(message, messages.Hello):
-            if message.protocol != messages.PROTOCOL:
-                text = f"it speaks protocol {message.protocol}, this agent {messages.PROTOCOL}: two versions of relume?"
-                self._tell(core.Lost(rank, core.Cause("protocol", text)))
-            if "numerics" not in self._facts:
-                self._record(numerics=message.profile)
-                if message.profile.get("exact") == "False":
-                    self._event(events.Remarked(rank, "exactness", INEXACT, -1))
-                    self._terminal.say(INEXACT)
+            self._on_hello(worker, message)
         elif isinstance(message, messages.Join):
-            worker.total, worker.joined = message.total, True
-            self._tell(core.Joined(rank, message.terms, message.shape, message.total))
-        elif isinstance(message, messages.Promised):
-            self._tell(core.Pledged(rank, message.ballot))
-        elif isinstance(message, messages.Finished):
-            self._tell(core.Done(rank, message.step, message.digest))
+            self._on_join(worker, message)
+        elif isinstance(message, messages.Level):
+            self._on_level(worker, message)
+        elif isinstance(message, messages.Leaving):
+            worker.away = True
+        elif isinstance(message, messages.Leave):
+            worker.self_fenced = True
         elif isinstance(message, messages.Raised):
             worker.raised = message
             worker.self_fenced = True
-            self._event(events.ScriptRaised(rank, message.error, message.where, message.traceback))
-            self._tell(core.Lost(rank, raised_cause(message)))
-        elif isinstance(message, messages.Leave):
-            worker.self_fenced = True
-            self._tell(core.Lost(rank, core.Cause("planned", message.reason)))
-        else:
-            self._event(events.Remarked(rank, message.topic, message.text, message.step))
+            self._event(events.ScriptRaised(worker.rank, message.error, message.where, message.traceback))
+            self._lost(worker, raised_cause(message))
+        elif isinstance(message, messages.Remark):
+            self._event(events.Remarked(worker.rank, message.topic, message.text, message.step))
+        event = translate.event(worker.rank, worker.life, message)
+        if event is not None:
+            self._tell(event)
+
+    def _on_hello(self, worker: Worker, message: messages.Hello) -> None:
+        if message.protocol != messages.PROTOCOL:
+            text = f"it speaks protocol {message.protocol}, this agent {messages.PROTOCOL}: two versions of relume?"
+            self._lost(worker, core.Cause("protocol", text))
+        if "numerics" not in self._facts:
+            self._record(numerics=message.profile)
+            if message.profile.get("exact") == "False":
+                self._event(events.Remarked(worker.rank, "exactness", INEXACT, -1))
+                self._terminal.say(INEXACT)
+
+    def _on_join(self, worker: Worker, message: messages.Join) -> None:
+        worker.total, worker.joined = message.total, True
+        if self._resumed is not None and self._core.view is None:
+            difference = other_script(self._resumed.facts, self._facts, message.terms)
+            if difference:
+                self._end(Outcome.DIVERGED.value, f"the checkpoint {self._resumed.path} {difference}")
+
+    def _on_level(self, worker: Worker, message: messages.Level) -> None:
+        if not worker.level:
+            replayed = message.step - message.loaded
+            text = f"worker {worker.rank} (pid {worker.pid}) is level at step {message.step}: "
+            source = f"the mirror of step {message.loaded}" if message.loaded else "the script's own start"
+            self._terminal.say(f"{text}{source}, then {replayed} steps replayed")
+        worker.level = True
+        restore_priority(worker.pid)
+        level = events.WorkerLevel(worker.rank, worker.pid, worker.life, message.step, message.loaded, message.digest)
+        self._event(level)
 
     def _on_exit(self, worker: Worker) -> None:
         self._loop.remove_reader(worker.pidfd)
         kill_group(worker.pid)  # what it started goes with it; its pid is still its own, as it is not waited for yet
         _, status = os.waitpid(worker.pid, 0)
         worker.wait_status = status
+        worker.last = self._arena.moment(worker.rank)
         self._on_message_rest(worker)
         if status == 0 and worker.raised is None and not worker.condemned:
-            self._tell(core.Exited(worker.rank))
+            self._tell(core.Exited(worker.rank, worker.life))
         else:
             for descriptor in list(worker.pipes):
                 self._on_output(worker, descriptor)  # its last words are part of the evidence
-            self._tell(core.Lost(worker.rank, self._cause_of(worker, status)))
+            self._lost(worker, self._cause_of(worker, status))
         self._fenced(worker)
         self._desk.flush()
         if self._guard is not None:
             self._guard.gone(worker.pid)
         self._loop.remove_reader(worker.connection)
         worker.close_link()  # a hundred recoveries leave descriptors where they were (scenario 13)
+        life = self._waiting.get(worker.rank)
+        if life is not None and self._result is None:
+            self._empty_pipes(worker)
+            self._start_later(worker.rank, life)
+
+    def _empty_pipes(self, worker: Worker) -> None:
+        """Read what a worker that is gone has left to say, and close its pipes: what it started is gone too."""
+        for descriptor in worker.pipes:
+            self._loop.remove_reader(descriptor)
+        self._drain(worker)
+        worker.close()
 
     def _on_message_rest(self, worker: Worker) -> None:
         """Read what the worker had sent before it died (its traceback, most of all)."""
@@ -336,7 +470,7 @@ class Supervisor:
 
     def _doomed(self, worker: Worker, status: int) -> None:
         self._on_message_rest(worker)
-        self._tell(core.Lost(worker.rank, self._cause_of(worker, status)))
+        self._lost(worker, self._cause_of(worker, status))
 
     # What is done about it --------------------------------------------------------------------------------------
 
@@ -347,37 +481,86 @@ class Supervisor:
         for instruction in self._core.handle(event, time.monotonic()):
             self._do(instruction)
 
-    def _do(self, instruction: core.Instruction) -> None:
-        if isinstance(instruction, core.Reserve):
-            self._reserve(instruction.shape)
-        elif isinstance(instruction, core.Fence):
-            self._fence(self._workers[instruction.rank])
-        elif isinstance(instruction, core.AskPromise):
-            self._send(instruction.rank, messages.Ask(instruction.ballot))
-        elif isinstance(instruction, core.Count):
-            self._loop.call_soon(self._tell, core.Counted(instruction.ballot, self._arena.inventory()))
-        elif isinstance(instruction, core.InstallView):
-            self._send(instruction.rank, messages.Install(instruction.view))
-            if instruction.rank == instruction.view.main:
-                self._event(self._view_event(instruction.view))
-        elif isinstance(instruction, core.CloseRun):
-            self._send(instruction.rank, messages.Close(instruction.view))
-        elif isinstance(instruction, core.Incident):
-            self._desk.open(instruction)
-        else:
-            self._end(instruction.outcome, instruction.reason)
+    def _do(self, instruction: core.Instruction) -> None:  # noqa: C901 - one flat case per instruction
+        addressed = translate.message(instruction)
+        if addressed is not None:
+            self._send(*addressed)
+        match instruction:
+            case core.Reserve(shape):
+                self._reserve(shape)
+            case core.Fence(rank):
+                self._fence(self._workers[rank])
+            case core.Count(ballot):
+                inventory = self._arena.inventory(self._core.alive())
+                self._loop.call_soon(self._tell, core.Counted(ballot, inventory))
+            case core.InstallView(rank, view) if rank == view.main:
+                self._event(events.ViewInstalled(view.number, view.step, view.members, view.assigned))
+            case core.StartWorker(rank, life):
+                self._start_later(rank, life)
+            case core.Dismiss(rank):
+                self._dismiss(rank)
+            case core.Left(rank, reason):
+                self._left(self._workers[rank], reason)
+            case core.Tell(topic, text, rank):
+                self._event(events.Remarked(rank, topic, text, -1))
+                self._terminal.say(text)
+                if self._core.state is State.PAUSED:
+                    self._hurry()
+            case core.Incident():
+                self._on_incident(instruction)
+            case core.EndRun(outcome, reason):
+                self._end(outcome, reason)
+
+    def _hurry(self) -> None:
+        """Nobody trains, so that whoever is on its way takes no time from anybody."""
+        for worker in self._running():
+            restore_priority(worker.pid)
+
+    def _on_incident(self, incident: core.Incident) -> None:
+        if incident.cause.kind == "profile":
+            self._cold.add(incident.rank)  # what a fork inherits may differ from what a fresh start has
+        self._desk.open(incident)
+
+    def _await_mirror(self) -> None:
+        """Tell once what the mirror takes, as soon as there is one."""
+        seen = self._arena.mirror()
+        if seen is None or (self._resumed is not None and seen.step == self._resumed.step):
+            if self._result is None:
+                self._loop.call_later(MIRROR_POLL_S, self._await_mirror)
+            return
+        size, layout = seen.tensor_bytes + seen.skeleton_bytes, self._arena.layout
+        kept_bytes, seconds = self._arena.kept_bytes, seen.nanoseconds / 1e9
+        every = self._arena.every
+        self._event(events.Mirrored(seen.step or 0, every, size, layout.kept, kept_bytes, seconds))
+        self._terminal.say(
+            f"the state is mirrored every {every} steps: 2 x {size / 2**20:.1f} MiB, and {kept_bytes / 2**20:.1f} MiB "
+            f"for the {layout.kept} newest gradients, on this host; written in {seconds * 1000:.1f} ms"
+        )
+
+    def _dismiss(self, rank: int) -> None:
+        if self._waiting.pop(rank, None) is not None:
+            return  # it was not there yet
+        worker = self._workers[rank]
+        worker.condemned = worker.away = True
+        kill_group(worker.pid)
+
+    def _left(self, worker: Worker, reason: str) -> None:
+        worker.away = True
+        self._event(events.WorkerLeft(worker.rank, worker.pid, worker.life, reason))
+        if self._core.state is not State.CLOSED:
+            self._terminal.say(f"worker {worker.rank} (pid {worker.pid}) has left: {reason}")
 
     def _send(self, rank: int, message: messages.ToWorker) -> None:
         worker = self._workers[rank]
         if not worker.send(message):
             text = "it takes no more messages from its agent"
-            self._loop.call_soon(self._tell, core.Lost(rank, core.Cause("silent", text)))
+            self._loop.call_soon(self._lost, worker, core.Cause("silent", text))
         elif worker.pending:
             self._loop.call_later(0.01, worker.flush)
 
     def _reserve(self, shape: messages.Shape) -> None:
         try:
-            size = self._arena.reserve(shape)
+            size = self._arena.reserve(shape, self._settings.workers + self._settings.spares)
         except MemoryShortage as error:
             self._loop.call_soon(self._tell, core.NoMemory(str(error)))
             return
@@ -414,12 +597,9 @@ class Supervisor:
     def _fenced(self, worker: Worker) -> None:
         if not worker.fenced:
             worker.fenced = True
-            self._tell(core.Fenced(worker.rank))
+            self._tell(core.Fenced(worker.rank, worker.life))
             if not worker.self_fenced:
                 self._burn()
-
-    def _view_event(self, view: messages.View) -> events.ViewInstalled:
-        return events.ViewInstalled(view.number, view.step, view.members, view.assigned)
 
     # Telling people -----------------------------------------------------------------------------------------
 
@@ -439,15 +619,28 @@ class Supervisor:
         """Return how many steps the run has, 0 while no worker has told."""
         return max((worker.total for worker in self._workers.values()), default=0)
 
+    def _scale(self, workers: int) -> messages.ScaleReply:
+        before = self._core.workers
+        refused = scale_refusal(self._core, workers, mirror=bool(self._settings.mirror_every))
+        if not refused and workers != before:
+            self._event(events.Scaled(before, workers))
+            self._terminal.say(f"the run is scaled from {before} to {workers} workers")
+            self._tell(core.Scale(workers))
+        return messages.ScaleReply(before, workers, refused)
+
     def _status(self) -> messages.StatusReply:
         now = time.monotonic()
+        forming = self._core.state is State.FORMING and not self._core.resume_step  # nobody has anything to replay
         lines = []
         for rank, worker in sorted(self._workers.items()):
-            moment = self._arena.moment(rank)
-            lost = worker.condemned or worker.wait_status not in {None, 0}
-            state = "lost" if lost else "ended" if worker.wait_status == 0 else "in" if worker.joined else "starting"
+            moment = worker.last or self._arena.moment(rank)
+            state = worker_state(worker, inside=forming or rank in self._core.party())
             idle = self._vigil.idle_s(rank)
-            lines.append(messages.WorkerStatus(rank, worker.pid, state, moment.phase, moment.step, moment.shard, idle))
+            lines.append(
+                messages.WorkerStatus(
+                    rank, worker.pid, state, moment.phase, moment.step, moment.shard, idle, worker.life
+                )
+            )
         return messages.StatusReply(
             run=self._settings.run_id,
             pid=os.getpid(),
@@ -457,4 +650,10 @@ class Supervisor:
             total=self._steps(),
             incidents=self._desk.count,
             workers=tuple(lines),
+            target=self._core.workers,
+            spares=self._core.spares,
+            restarts=self._core.restarts,
+            mirror_step=self._arena.newest_mirror() or -1,
+            mirror_bytes=0 if (seen := self._arena.mirror()) is None else seen.tensor_bytes + seen.skeleton_bytes,
+            checkpoint_step=-1 if self._keeper is None else self._keeper.written or -1,
         )

@@ -11,9 +11,11 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from relume.agent.arena import Arena
 from relume.agent.fence import doom, is_stopped
+from relume.agent.reaper import reap_orphans
 from relume.agent.worker import Worker, hung_cause
 from relume.arena.progress import STACK_SIGNAL, Moment, Pulse
 from relume.core import events as core
@@ -32,23 +34,32 @@ LEFT_S = 5.0
 gets there within this time; else we do."""
 
 
-class Vigil:
-    """`tell` takes events; `on_doomed(worker, status)` is called for a worker that a signal has killed."""
+@dataclass(frozen=True, slots=True)
+class Ears:
+    """Whom the vigil tells and asks.
 
-    def __init__(
-        self,
-        hang_timeout_s: float,
-        workers: Mapping[int, Worker],
-        arena: Arena,
-        tell: Callable[[core.Event], None],
-        on_doomed: Callable[[Worker, int], None],
-    ) -> None:
+    `tell` takes events; `doomed(worker, status)` is called for a worker that a signal has killed; `inside()` returns
+    the ranks of the members.
+    """
+
+    tell: Callable[[core.Event], None]
+    doomed: Callable[[Worker, int], None]
+    inside: Callable[[], list[int]]
+
+
+class Vigil:
+    """See the module's docstring."""
+
+    def __init__(self, hang_timeout_s: float, workers: Mapping[int, Worker], arena: Arena, ears: Ears) -> None:
         self._hang_timeout_s = hang_timeout_s
         self._workers = workers
         self._arena = arena
-        self._tell = tell
-        self._on_doomed = on_doomed
+        self._tell, self._on_doomed, self._inside = ears.tell, ears.doomed, ears.inside
         self._watch = Watch(hang_timeout_s)
+
+    def forget(self, rank: int) -> None:
+        """A new worker has the rank: nothing that was seen of the one before is held against it."""
+        self._watch.forget(rank)
 
     def idle_s(self, rank: int) -> float:
         """Return for how long `rank` has not moved."""
@@ -66,17 +77,18 @@ class Vigil:
             if time.monotonic() - ticked_s >= TICK_S:
                 ticked_s = time.monotonic()
                 self._look_at_all()
+                reap_orphans()
                 self._tell(core.Tick())
 
     def _look_for_doomed(self) -> None:
         """Do not wait for the pidfd of a worker that a signal has killed: its memory is torn down first."""
-        for worker in self._workers.values():
+        for worker in list(self._workers.values()):
             if worker.wait_status is None and not worker.condemned and (status := doom(worker.stat)):
                 self._on_doomed(worker, status)
 
     def _look_at_all(self) -> None:
         samples = []
-        for worker in self._workers.values():
+        for worker in list(self._workers.values()):
             if worker.wait_status is None:
                 worker.sample_memory()
                 if worker.joined and not worker.condemned:
@@ -85,34 +97,43 @@ class Vigil:
             self._accuse(self._workers[rank], cause)
         self._compare([sample.rank for sample in samples])
 
+    def _lose(self, worker: Worker, cause: core.Cause) -> None:
+        self._tell(core.Lost(worker.rank, cause, worker.life))
+
     def _compare(self, ranks: list[int]) -> None:
-        """Find replicas that differ: by what they showed at the begin of the same step (scenario 5)."""
+        """Find replicas that differ: by what they showed at the begin of the same step (scenario 5).
+
+        A joiner that differs from the members is the one that is wrong; among members nobody can say who is.
+        """
+        inside = set(self._inside())
         shown: dict[int, dict[int, Pulse]] = {}
         for rank in ranks:
             for pulse in self._arena.pulses(rank):
                 shown.setdefault(pulse.step, {})[rank] = pulse
         for step, pulses in sorted(shown.items()):
-            values = {rank: f"{pulse.values:x}" for rank, pulse in pulses.items()}
-            parameters = {rank: f"{pulse.parameters:x}" for rank, pulse in pulses.items()}
-            if len(set(values.values())) > 1:
-                what = "a learning rate, scheduler, scaler or run.vars"
-                self._tell(core.Diverged(divergence(f"before step {step}", what, values)))
-            elif len(set(parameters.values())) > 1:
-                self._tell(core.Diverged(divergence(f"before step {step}", "a parameter", parameters)))
+            for what, digests in _aspects(pulses):
+                members = {rank: digest for rank, digest in digests.items() if rank in inside}
+                if len(set(members.values())) > 1:
+                    self._tell(core.Diverged(divergence(f"before step {step}", what, members)))
+                    return
+                for rank in digests.keys() - members.keys():
+                    if members and digests[rank] not in members.values():
+                        text = f"it came back wrong: before step {step}, {what} is not what the others have"
+                        self._lose(self._workers[rank], core.Cause("profile", text))
 
     def _look_at(self, worker: Worker, moment: Moment) -> Sample:
         idle_s = self.idle_s(worker.rank)
         if moment.left and idle_s > LEFT_S:
-            self._tell(core.Done(worker.rank, moment.taken + 1))
+            self._tell(core.Done(worker.rank, moment.taken + 1, "", worker.life))
         begun = moment.step - (moment.phase in {"between", "aside", "tail"})
-        self._tell(core.Progress(worker.rank, begun))
+        self._tell(core.Progress(worker.rank, begun, worker.life))
         phase = "tail" if moment.left else moment.phase
         stopped = idle_s > IDLE_S and is_stopped(worker.pid)
         return Sample(worker.rank, moment.counter, phase, moment.step, moment.shard, stopped)
 
     def _accuse(self, worker: Worker, cause: core.Cause) -> None:
         if cause.kind != "hung":
-            self._tell(core.Lost(worker.rank, cause))
+            self._lose(worker, cause)
         elif worker.stack is None:
             worker.stack = bytearray()
             with contextlib.suppress(ProcessLookupError):
@@ -124,4 +145,10 @@ class Vigil:
         stack, worker.stack = worker.stack, None
         if self._arena.moment(worker.rank).counter != counter:
             return  # it moves again
-        self._tell(core.Lost(worker.rank, hung_cause(cause, bytes(stack or b"").decode(errors="replace"))))
+        self._lose(worker, hung_cause(cause, bytes(stack or b"").decode(errors="replace")))
+
+
+def _aspects(pulses: Mapping[int, Pulse]) -> list[tuple[str, dict[int, str]]]:
+    values = {rank: f"{pulse.values:x}" for rank, pulse in pulses.items()}
+    parameters = {rank: f"{pulse.parameters:x}" for rank, pulse in pulses.items()}
+    return [("a learning rate, scheduler, scaler or run.vars", values), ("a parameter", parameters)]

@@ -12,6 +12,7 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from relume.arena.progress import Moment
 from relume.core.events import Cause
 from relume.wire.framing import Decoder, encode
 from relume.wire.messages import FromWorker, Raised, ToWorker
@@ -24,14 +25,18 @@ _TAIL_BYTES = 4000
 class Worker:
     """See the module's docstring. `wait_status` is what waitpid gave, None while it runs.
 
-    `stat` is a descriptor of its /proc/PID/stat, which the agent reads all the time.
+    `life`: how many had its rank before; `warm`: it is a fork of the template. `stat` is a descriptor of its
+    /proc/PID/stat, which the agent reads all the time. `last` is its progress as it was when it had ended: its successor
+    writes into the same block. `level`: it has come to the present. `away`: it goes, or was sent away, by plan.
     """
 
     rank: int
+    life: int
     pid: int
     pidfd: int
     connection: socket.socket
     pipes: dict[int, str]
+    warm: bool = False
     decoder: Decoder[FromWorker] = field(default_factory=lambda: Decoder(FromWorker))
     pending: bytearray = field(default_factory=bytearray)
     tail: bytes = b""
@@ -46,6 +51,9 @@ class Worker:
     stat: int = -1
     stack: bytearray | None = None
     cause: Cause | None = None
+    last: Moment | None = None
+    level: bool = False
+    away: bool = False
 
     def send(self, message: ToWorker) -> bool:
         """Send `message` without ever blocking; False if the worker takes nothing any more."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+from collections.abc import Callable
 
 
 def create() -> int:
@@ -17,19 +18,21 @@ def create() -> int:
 
 
 class Doorbells:
-    """All workers' doorbells, seen from one of them."""
+    """All seats' doorbells, seen from the worker in one of them. `in_use(rank)`: somebody sits, or sat, there."""
 
-    def __init__(self, descriptors: list[int], rank: int) -> None:
+    def __init__(self, descriptors: list[int], rank: int, in_use: Callable[[int], bool] = lambda _: True) -> None:
         self._descriptors = descriptors
         self._mine = descriptors[rank]
-        self._others = [fd for fd in descriptors if fd != self._mine]
+        self._others = [(other, fd) for other, fd in enumerate(descriptors) if other != rank]
+        self._in_use = in_use
         self._poll = select.poll()
         self._poll.register(self._mine, select.POLLIN)
 
     def ring_others(self) -> None:
-        """Wake every other worker."""
-        for descriptor in self._others:
-            self._ring(descriptor)
+        """Wake every other worker, those that are still on their way in too."""
+        for rank, descriptor in self._others:
+            if self._in_use(rank):
+                self._ring(descriptor)
 
     def ring_self(self) -> None:
         """Wake this worker's own main thread (called by its background thread)."""

@@ -25,14 +25,23 @@ SLOT_WORDS = SHARDS_MAX // 2 + 2
 BLOCKS_MAX = 64
 BLOCK_BYTES_MIN = 64 << 10
 RESULTS = 2
-"""Results kept. Rule 6 would do with one; the second lets a slow member copy while the next step is summed."""
+"""Results kept without a mirror. Rule 6 would do with one; with two a slow member copies while the next is summed."""
+KEPT_BEYOND = 4
+"""With a mirror every K steps, K + 4 results are kept: K to reach the next mirror, two until a mirror that a death cut
+short is written again, and two for whoever reads an old one while the next is under way."""
+MIRRORS = 2
+"""Generations of the mirror: a death in the middle of writing one leaves the other whole."""
+MIRROR_CHUNKS = 64
+"""Tensors are mirrored in so many chunks at most, each by one worker; one more holds what is no tensor."""
 NOTE_LOG_BYTES = 4096
 """Room for what one shard logs."""
 
 HEADER_WORDS = 8
-PROGRESS_WORDS = 16
+PROGRESS_WORDS = 24
 RECORDER_ENTRIES = 512
 RECORDER_ENTRY_WORDS = 4
+MIRROR_WORDS = 2 * (MIRROR_CHUNKS + 1) + 6
+"""A seal and a digest per chunk, and a few words about the whole."""
 _WORKER_WORDS = PROGRESS_WORDS + SLOT_WORDS + RECORDER_ENTRIES * RECORDER_ENTRY_WORDS
 
 
@@ -43,13 +52,18 @@ def round_up(size: int, unit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ControlLayout:
-    """The control part for `workers` workers; all offsets are in words of eight bytes."""
+    """The control part for `workers` seats; all offsets are in words of eight bytes. `kept`: results in the ring."""
 
     workers: int
+    kept: int = RESULTS
 
     def progress(self, rank: int) -> int:
         """Return where the progress block of `rank` starts."""
-        return HEADER_WORDS + RESULTS * BLOCKS_MAX + rank * _WORKER_WORDS
+        return self.mirror(MIRRORS) + rank * _WORKER_WORDS
+
+    def mirror(self, generation: int) -> int:
+        """Return where the words of a generation of the mirror start."""
+        return HEADER_WORDS + self.kept * BLOCKS_MAX + generation * MIRROR_WORDS
 
     def seals(self, rank: int) -> int:
         """Return where the slot seals of `rank` start."""
@@ -87,10 +101,11 @@ def block_bounds(gradient_bytes: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class DataLayout:
-    """The data part; all offsets are in bytes and on page boundaries."""
+    """The data part for `workers` seats; all offsets are in bytes and on page boundaries."""
 
     shape: Shape
     workers: int
+    kept: int = RESULTS
 
     def __post_init__(self) -> None:
         if not 1 <= self.shape.shards <= SHARDS_MAX:
@@ -108,8 +123,8 @@ class DataLayout:
 
     @property
     def note_size(self) -> int:
-        """Bytes of one leaf's note: weight, length of its logs, presence bits, logs."""
-        return round_up(2 * WORD + -(-self.shape.parameters // 8) + NOTE_LOG_BYTES, WORD)
+        """Bytes of one leaf's note: seal, weight, length of its logs, presence bits, logs."""
+        return round_up(3 * WORD + -(-self.shape.parameters // 8) + NOTE_LOG_BYTES, WORD)
 
     def result(self, index: int) -> int:
         """Return where result buffer `index` starts."""
@@ -117,17 +132,17 @@ class DataLayout:
 
     def buffers(self, index: int) -> int:
         """Return where the buffers that belong to result `index` start."""
-        return RESULTS * self.gradient_size + index * self.buffers_size
+        return self.kept * self.gradient_size + index * self.buffers_size
 
     def note(self, index: int, shard: int) -> int:
         """Return where the note of `shard` for result `index` starts."""
-        notes = RESULTS * (self.gradient_size + self.buffers_size)
+        notes = self.kept * (self.gradient_size + self.buffers_size)
         return notes + (index * self.shape.shards + shard) * self.note_size
 
     @property
     def slots_start(self) -> int:
         """Where the slots start, after all that is shared."""
-        return round_up(self.note(RESULTS, 0), PAGE)
+        return round_up(self.note(self.kept, 0), PAGE)
 
     def slot(self, rank: int, index: int) -> int:
         """Return where slot `index` of `rank` starts."""

@@ -15,7 +15,7 @@ import platform
 import sys
 from pathlib import Path
 
-from relume.arena.layout import SLOTS_EAGER, DataLayout
+from relume.arena.layout import RESULTS, SLOTS_EAGER, DataLayout
 from relume.errors import MemoryShortage
 
 if sys.platform != "win32":
@@ -35,21 +35,27 @@ def create(name: str, size: int = 0) -> int:
     return descriptor
 
 
-def reserve(descriptor: int, layout: DataLayout) -> None:
-    """Give the data part its size and its eager memory. Raises `MemoryShortage` with what is needed for what."""
-    needed, available = layout.eager_bytes, available_bytes()
+def reserve(descriptor: int, layout: DataLayout, seats: int | None = None) -> int:
+    """Give the data part its size, and memory to what is shared and to the eager slots of the first `seats` (all).
+
+    Whoever takes another seat allocates its slots with `grow`. Returns the bytes allocated. Raises `MemoryShortage`
+    with what is needed for what.
+    """
+    seats, available = layout.workers if seats is None else seats, available_bytes()
+    needed = layout.slots_start + seats * SLOTS_EAGER * layout.gradient_size
     if needed + _HEADROOM > available:
-        raise MemoryShortage(_shortage(layout, available))
+        raise MemoryShortage(_shortage(layout, seats, needed, available))
     try:
         os.ftruncate(descriptor, layout.size)
         os.posix_fallocate(descriptor, 0, layout.slots_start)
-        for rank in range(layout.workers):
+        for rank in range(seats):
             os.posix_fallocate(descriptor, layout.slot(rank, 0), SLOTS_EAGER * layout.gradient_size)
     except OSError as error:
         if error.errno not in {errno.ENOSPC, errno.ENOMEM, errno.EFBIG}:
             raise
-        raise MemoryShortage(_shortage(layout, available)) from error
+        raise MemoryShortage(_shortage(layout, seats, needed, available)) from error
     fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEAL_SHRINK)
+    return needed
 
 
 def grow(descriptor: int, offset: int, size: int) -> None:
@@ -113,13 +119,15 @@ def _meminfo(field: str) -> int:
     return 1 << 62
 
 
-def _shortage(layout: DataLayout, available: int) -> str:
+def _shortage(layout: DataLayout, seats: int, needed: int, available: int) -> str:
     mib = 2**20
     gradient = layout.gradient_size / mib
     return (
-        f"the arena needs {layout.eager_bytes / mib:.0f} MiB and {available / mib:.0f} MiB are available on this host: "
-        f"one gradient is {gradient:.1f} MiB, and the arena holds {SLOTS_EAGER} for each of {layout.workers} workers "
-        f"and 2 results. Use fewer workers on this host (--workers), or a model with fewer trainable parameters"
+        f"the arena needs {needed / mib:.0f} MiB and {available / mib:.0f} MiB are available on this host: "
+        f"one gradient is {gradient:.1f} MiB, and the arena holds {SLOTS_EAGER} for each of {seats} workers "
+        f"and {layout.kept} results. Use fewer workers on this host (--workers)"
+        + (", mirror more often (--mirror-every)" if layout.kept > RESULTS else "")
+        + ", or a model with fewer trainable parameters"
     )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from relume.arena.layout import RECORDER_ENTRIES, RECORDER_ENTRY_WORDS, ControlLayout
+from relume.arena.layout import PROGRESS_WORDS, RECORDER_ENTRIES, RECORDER_ENTRY_WORDS, ControlLayout
 
 PHASES: Final = (
     "joining",
@@ -32,7 +32,11 @@ PHASES: Final = (
     "view",
     "aside",
     "tail",
+    "replay",
+    "mirror",
+    "admission",
 )
+_BACKGROUND: Final = frozenset({"view", "admission"})
 _CODE = {name: code for code, name in enumerate(PHASES)}
 _COUNTER, _PHASE, _STEP, _SHARD, _SINCE, _TAKEN, _PID, _KILLED, _LEFT, _PULSES = range(10)
 NO_SHARD = -1
@@ -63,9 +67,12 @@ class Moment:
 class Trap:
     """End this process at the `nth` moment that `rank` has in `phase` of `step`: on entering it, or at a hook within.
 
-    `step` None: in any step. In `view`, which belongs to no step, `step` is the earliest. With `entry`, moments count
-    only within the entry-th time that the phase is entered in that step (for load to publish: in the worker's entry-th
-    shard), and the trap springs at the phase's end if it has fewer than that, so that it is never missed.
+    `step` None: in any step. In `view` and `admission` (a loss, and the coming of another, as the background thread
+    meets them), which belong to no step, `step` is the earliest; with `later` it is so in any phase, since nobody knows
+    beforehand in which step a joiner is admitted. `life`: only the process that so many of its rank came before (None:
+    each). With `entry`, moments count only within the entry-th time that the phase is entered in that step (for load to
+    publish: in the worker's entry-th shard), and the trap springs at the phase's end if it has fewer than that, so that
+    it is never missed.
     """
 
     rank: int
@@ -74,11 +81,14 @@ class Trap:
     nth: int = 0
     action: str = "kill"
     entry: int | None = None
+    life: int | None = None
+    later: bool = False
 
 
-def parse_traps(text: str, rank: int) -> list[Trap]:
-    """Return the traps for `rank` in the JSON list `text`."""
-    return [trap for trap in (Trap(**entry) for entry in json.loads(text)) if trap.rank == rank]
+def parse_traps(text: str, rank: int, life: int = 0) -> list[Trap]:
+    """Return the traps for `rank` in its `life` in the JSON list `text`."""
+    traps = [Trap(**entry) for entry in json.loads(text)]
+    return [trap for trap in traps if trap.rank == rank and trap.life in {None, life}]
 
 
 def read(words: memoryview, layout: ControlLayout, rank: int) -> Moment:
@@ -103,6 +113,11 @@ def taken(words: memoryview, layout: ControlLayout, rank: int) -> int:
     return words[layout.progress(rank) + _TAKEN] - 1
 
 
+def in_use(words: memoryview, layout: ControlLayout, rank: int) -> bool:
+    """True if a process has taken the seat `rank`, whatever became of it."""
+    return words[layout.progress(rank) + _PID] != 0
+
+
 @dataclass(frozen=True, slots=True)
 class Pulse:
     """Digests of what must be equal on all workers at the begin of `step`: plain values, a part of the parameters."""
@@ -124,7 +139,7 @@ def pulses(words: memoryview, layout: ControlLayout, rank: int) -> list[Pulse]:
 
 
 class Progress:
-    """A worker's own progress block and flight recorder."""
+    """A worker's own progress block and flight recorder. A new life of a rank begins with everything at zero."""
 
     def __init__(self, words: memoryview, layout: ControlLayout, rank: int, traps: list[Trap]) -> None:
         self._words = words
@@ -139,6 +154,9 @@ class Progress:
         self.step = -1
         self.phase = "joining"
         self.leave: Callable[[], None] | None = None
+        for first, count in ((self._base, PROGRESS_WORDS), (self._ring, RECORDER_ENTRIES * RECORDER_ENTRY_WORDS)):
+            for word in range(first, first + count):
+                words[word] = 0
         words[self._base + _PID] = os.getpid()
         self.enter("joining")
 
@@ -186,7 +204,8 @@ class Progress:
                     self._end(index)
 
     def _is_due(self, trap: Trap, step: int) -> bool:
-        if trap.step not in {None, step} and not (trap.phase == "view" and (trap.step or 0) <= step):
+        from_then_on = trap.later or trap.phase in _BACKGROUND
+        if trap.step not in {None, step} and not (from_then_on and (trap.step or 0) <= step):
             return False
         return trap.entry is None or trap.entry == self._entered.get((step, trap.phase))
 

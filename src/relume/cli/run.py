@@ -22,6 +22,9 @@ from relume.core.ranges import SHARDS_MAX
 from relume.errors import ConfigError, RelumeError
 from relume.torch_check import check_torch
 
+SEATS_MIN = 8
+"""Room for so many workers at least: a seat that nobody takes costs 33 KB."""
+
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
@@ -45,7 +48,10 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--threads", type=int, default=1, metavar="T", help="intra-op threads per worker (default 1); bits depend on it"
     )
-    add("--min-workers", type=int, default=1, metavar="N", help="end the run when fewer are left (default 1)")
+    add("--min-workers", type=int, default=1, metavar="N",
+        help="wait for workers to come back, and in the end end the run, when fewer are left (default 1)")  # fmt: skip
+    _add_coming_back(result)
+    _add_checkpoints(result)
     add("--hang-timeout", type=float, default=300.0, metavar="S",
         help="seconds without progress after which a worker counts as hung (default 300)")  # fmt: skip
     add("--run-dir", type=Path, default=None, metavar="DIR", help="the run's folder (default ./relume-runs/ID)")
@@ -60,6 +66,33 @@ def parser() -> argparse.ArgumentParser:
     add("script", metavar="script.py", help="the script, or with -m a module")
     add("arguments", nargs=argparse.REMAINDER, metavar="args...", help="its arguments")
     return result
+
+
+def _add_coming_back(result: argparse.ArgumentParser) -> None:
+    add = result.add_argument_group("coming back").add_argument
+    add("--max-restarts", "--max_restarts", type=int, default=100, metavar="N",
+        help="replace so many lost workers in the whole run (default 100; 0: none)")  # fmt: skip
+    add("--spares", type=int, default=0, metavar="N",
+        help="workers that stand by, level, and take the place of a lost one at once (default 0)")  # fmt: skip
+    add("--max-workers", type=int, default=None, metavar="N",
+        help="room for so many, spares included, for `relume scale` (default: twice the start's)")  # fmt: skip
+    add("--mirror-every", type=int, default=8, metavar="K",
+        help="steps between mirrors of the state, from which workers come back (default 8; 0: none)")  # fmt: skip
+
+
+def _add_checkpoints(result: argparse.ArgumentParser) -> None:
+    add = result.add_argument_group("checkpoints").add_argument
+    add(
+        "--checkpoint-dir",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="write checkpoints into DIR, off the training path",
+    )
+    add("--checkpoint-every", type=_interval, default=None, metavar="N|Ns",
+        help="so many steps apart (100), or seconds (60s; default 300s)")  # fmt: skip
+    add("--checkpoint-keep", type=int, default=3, metavar="N", help="keep the newest N (default 3)")
+    add("--resume", action="store_true", help="go on from the newest checkpoint in DIR that verifies")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -107,11 +140,13 @@ def settings_from(options: argparse.Namespace) -> Settings:
     workers = options.workers or _default_workers()
     if not 1 <= options.min_workers <= workers:
         raise ConfigError(f"--min-workers {options.min_workers}: between 1 and --workers, which is {workers}")
+    _check_coming_back(options, workers)
     script = Path(options.script)
     if not options.module and not script.is_file():
         raise ConfigError(f"there is no script {script}. Give a path, or -m and a module's name")
     run_id = new_run_id()
     command = python_command([*(["-m"] if options.module else []), options.script, *options.arguments])
+    steps, seconds = options.checkpoint_every or (None, 300.0)
     record = {"RELUME_RECORD": str(options.record.resolve())} if options.record else {}
     return Settings(
         command=tuple(command),
@@ -121,11 +156,57 @@ def settings_from(options: argparse.Namespace) -> Settings:
         shards=options.shards,
         threads=options.threads,
         min_workers=options.min_workers,
+        max_restarts=options.max_restarts,
+        spares=options.spares,
+        seats=_seats(options, workers),
+        mirror_every=options.mirror_every,
+        warm=True,
+        checkpoint_dir=options.checkpoint_dir.resolve() if options.checkpoint_dir else None,
+        checkpoint_every_steps=steps,
+        checkpoint_every_s=seconds,
+        checkpoint_keep=options.checkpoint_keep,
+        resume=options.resume,
         hang_timeout_s=options.hang_timeout,
         environment=record,
         burner=bool(os.environ.get("RELUME_BURNER")),
         port=_free_port(),
     )
+
+
+def _check_coming_back(options: argparse.Namespace, workers: int) -> None:
+    if options.max_restarts < 0 or options.spares < 0:
+        raise ConfigError(f"--max-restarts {options.max_restarts}, --spares {options.spares}: 0 or more")
+    if options.mirror_every < 0 or options.mirror_every == 1:
+        raise ConfigError(f"--mirror-every {options.mirror_every}: at least 2, or 0 for none")
+    for name, value in (("--spares", options.spares), ("--checkpoint-dir", options.checkpoint_dir)):
+        if value and not options.mirror_every:
+            raise ConfigError(f"{name} needs the mirror: leave out --mirror-every 0")
+    if _seats(options, workers) < workers + options.spares:
+        raise ConfigError(
+            f"--max-workers {options.max_workers}: at least --workers and --spares, {workers + options.spares}"
+        )
+    if options.checkpoint_keep < 1:
+        raise ConfigError(f"--checkpoint-keep {options.checkpoint_keep}: at least 1")
+    for name, value in (("--resume", options.resume), ("--checkpoint-every", options.checkpoint_every)):
+        if value and options.checkpoint_dir is None:
+            raise ConfigError(f"{name} needs --checkpoint-dir")
+
+
+def _seats(options: argparse.Namespace, workers: int) -> int:
+    start = workers + options.spares
+    seats: int = options.max_workers if options.max_workers is not None else max(2 * start, SEATS_MIN)
+    return seats if options.mirror_every else start
+
+
+def _interval(text: str) -> tuple[int | None, float | None]:
+    """Read `100` (steps) or `60s` (seconds)."""
+    try:
+        value = float(text[:-1]) if text.endswith("s") else int(text)
+    except ValueError:
+        value = 0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no interval: write 100 for steps, or 60s for seconds")
+    return (None, float(value)) if text.endswith("s") else (int(value), None)
 
 
 def _debug(settings: Settings) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 _HERE = "here a run is on one host"
-_LOST = "here a lost worker's share goes to the others, and nothing is started again"
+_LOST = "here lost workers are replaced one by one, while the others go on"
 _OUTPUT = "here the output of every worker is in the run's folder, which --run-dir names"
 
 ADVICE = {
     **dict.fromkeys(("--nnodes", "--node-rank", "--master-addr", "--master-port", "--local-addr"), _HERE),
     **dict.fromkeys(("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf"), _HERE),
-    **dict.fromkeys(("--max-restarts", "--monitor-interval", "--start-method"), _LOST),
+    **dict.fromkeys(("--monitor-interval", "--start-method"), _LOST),
     **dict.fromkeys(("--log-dir", "--redirects", "--tee", "--local-ranks-filter", "--logs-specs"), _OUTPUT),
     "--no-python": "here the script is run by this Python; a program of another kind has no run.steps()",
     "--run-path": "give the path of the script as it is",

@@ -87,8 +87,8 @@ def test_a_torch_that_is_too_old_is_told_before_anything_starts(monkeypatch, cap
 
 
 def test_advice_on_torchruns_flags():
-    said = advice("unrecognized arguments: --nnodes --rdzv_backend=c10d --max-restarts --mine")
-    assert [line.split()[0] for line in said.splitlines() if line] == ["--nnodes", "--rdzv-backend", "--max-restarts"]
+    said = advice("unrecognized arguments: --nnodes --rdzv_backend=c10d --start-method --mine")
+    assert [line.split()[0] for line in said.splitlines() if line] == ["--nnodes", "--rdzv-backend", "--start-method"]
     assert advice("unrecognized arguments: --mine") == ""
 
 
