@@ -15,15 +15,18 @@ A line may move the clock first (`+1s`, `+3ms`); it starts at zero with each fle
 the coordinator stands, if that has changed; `nothing` says that the event changed nothing. `RELUME_REWRITE=1 pytest
 tests/scenarios` writes what the core answers now: read the difference before you commit it.
 
-What may happen (RANKS are written `0,2-4`, ballots `1.2`)::
+What may happen (RANKS are written `0,2-4,5.1`: a plain rank is the first life of its seat; ballots `1.2`)::
 
-    fleet workers=N [shards=S hang=SECONDS minimum=N epoch=N]    a new coordinator and its watch
-    formed ...                          the same, and all have joined
-    joined RANKS [terms=A,B gradient=BYTES shards=S]         reserved       nomemory "TEXT"
-    lost RANKS KIND "TEXT"     fenced RANKS     exited RANKS     died RANKS STATUS [oom=N mib=N error=TEXT]
-    promised RANKS BALLOT      counted BALLOT complete=STEP [RANK:[FIRST,END) ...]
+    fleet workers=N [seats=N spares=N restarts=N resume=STEP shards=S hang=SECONDS minimum=N epoch=N]    a new
+                                        coordinator and its watch
+    formed ... [total=N]                the same, and all have joined
+    joined RANKS [terms=A,B gradient=BYTES shards=S total=N]         reserved       nomemory "TEXT"
+    lost RANKS KIND "TEXT"     fenced RANKS     exited RANKS [taken=STEP]
+    died RANKS STATUS [oom=N mib=N error=TEXT]
+    promised RANKS BALLOT      counted BALLOT complete=STEP [RANK:[FIRST,END) ...] [taken=RANK:STEP,...]
     at RANKS STEP              done RANKS STEP [digest=WORD]     tick
-    diverged "TEXT"
+    level RANKS STEP           accepted RANKS NUMBER             refused RANKS NUMBER STEP
+    leaving RANKS "REASON"     scale N                           diverged "TEXT"
     seen RANKS PHASE [step=N shard=N counter=N stopped=yes]      look
     limits hang=SECONDS
 
@@ -35,6 +38,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, field
@@ -45,6 +49,7 @@ from relume.agent import worker as agent
 from relume.core.coordinator import TRANSITIONS, Coordinator, State
 from relume.core.detect import Sample, Watch
 from relume.core.events import (
+    Accepted,
     Cause,
     Counted,
     Diverged,
@@ -54,18 +59,23 @@ from relume.core.events import (
     Fenced,
     Instruction,
     Joined,
+    Leaving,
+    Level,
     Lost,
     NoMemory,
     Pledged,
     Progress,
+    Refused,
     Reserved,
+    Scale,
+    StartWorker,
     Tick,
 )
 from relume.core.limits import Limits
 from relume.errors import ConfigError
 from relume.wire.messages import Raised, Shape
 from tests.scenarios import language
-from tests.scenarios.language import Puzzled, ballot, numbers
+from tests.scenarios.language import Puzzled, ballot, numbers, seats
 from tests.scenarios.laws import Laws
 
 INDENT = "    "
@@ -80,6 +90,7 @@ class Stage:
     core: Coordinator | None = None
     rows: set[tuple[State, type]] = field(default_factory=set)
     _answer: list[Instruction] = field(default_factory=list)
+    _lives: dict[int, int] = field(default_factory=dict)
 
     # One line ---------------------------------------------------------------------------------------------------
 
@@ -96,7 +107,7 @@ class Stage:
             lines: list[str] = act(*plain[1:], **named) or []
         except TypeError as error:
             raise Puzzled(str(error)) from error
-        lines += language.told(self._answer)
+        lines += language.told(self._answer, self._lives)
         after = None if self.core is None else language.standing(self.core)
         if after is not None and (after != before or plain[0] in {"fleet", "formed"}):
             lines.append(f"= {after}")
@@ -110,29 +121,41 @@ class Stage:
         answer = self.core.handle(event, self.now)
         self._laws.observe(event, answer)
         self._answer += answer
+        self._lives |= {each.rank: each.life for each in answer if isinstance(each, StartWorker)}
 
     # What may happen ----------------------------------------------------------------------------------------------
 
-    def _do_fleet(
-        self, *, workers: str, shards: str = "8", hang: str = "300", minimum: str = "1", epoch: str = "1"
-    ) -> None:
-        limits = Limits.derive(float(hang))
+    def _do_fleet(self, *, workers: str, shards: str = "8", hang: str = "300", epoch: str = "1", **rest: str) -> None:
+        names = {"minimum": "min_workers", "seats": "seats", "spares": "spares", "restarts": "max_restarts"}
+        names["resume"] = "resume_step"
+        if strange := rest.keys() - names.keys():
+            raise Puzzled(f"a fleet has no {', '.join(strange)}")
+        settings = {names[name]: int(value) for name, value in rest.items()}
         self.now = language.CLOCK_S
-        self.core = Coordinator(int(workers), int(epoch), limits, int(minimum))
+        self.core = Coordinator(int(workers), int(epoch), Limits.derive(float(hang)), **settings)
         self._watch, self._samples = Watch(float(hang)), dict[int, Sample]()
-        self._laws = Laws(int(workers))
+        self._laws = Laws(int(workers), **settings)
+        self._lives = {}
         self._shards = shards
 
-    def _do_formed(self, *, workers: str, **settings: str) -> None:
-        self._do_fleet(workers=workers, **settings)
-        self._do_joined(f"0-{int(workers) - 1}")
+    def _do_formed(self, *, workers: str, spares: str = "0", total: str = "0", **settings: str) -> None:
+        self._do_fleet(workers=workers, spares=spares, **settings)
+        self._do_joined(f"0-{int(workers) + int(spares) - 1}", total=total)
         self._do_reserved()
         self._answer = []
 
-    def _do_joined(self, ranks: str, *, terms: str = "same", gradient: str = "4096", shards: str | None = None) -> None:
+    def _do_joined(
+        self,
+        ranks: str,
+        *,
+        terms: str = "same",
+        gradient: str = "4096",
+        shards: str | None = None,
+        total: str = "0",
+    ) -> None:
         shape = Shape(int(gradient), 0, 1, int(shards or self._shards))
-        for rank in numbers(ranks):
-            self._tell(Joined(rank, tuple(terms.split(",")), shape))
+        for rank, life in seats(ranks):
+            self._tell(Joined(rank, tuple(terms.split(",")), shape, int(total), life))
 
     def _do_reserved(self) -> None:
         self._tell(Reserved())
@@ -144,42 +167,61 @@ class Stage:
         self._tell(NoMemory(text))
 
     def _do_lost(self, ranks: str, kind: str, text: str) -> None:
-        for rank in numbers(ranks):
-            self._tell(Lost(rank, Cause(kind, text)))
+        for rank, life in seats(ranks):
+            self._tell(Lost(rank, Cause(kind, text), life))
 
     def _do_died(self, ranks: str, status: str, *, oom: str = "0", mib: str = "0", error: str = "") -> None:
         named = {number.name: number.value for number in signal.Signals}
         wait_status = named.get(status) or int(status) << 8
         raised = Raised(*error.split(" at "), traceback="...") if error else None
-        for rank in numbers(ranks):
+        for rank, life in seats(ranks):
             bare = {each.name: None for each in dataclasses.fields(agent.Worker) if each.init and _is_needed(each)}
             process = agent.Worker(**bare)  # type: ignore[arg-type]
             process.raised, process.resident_bytes = raised, int(mib) << 20
             with mock.patch.object(agent, "oom_kills", return_value=7 + int(oom)):
-                self._tell(Lost(rank, agent.cause_of_exit(process, wait_status, 7)))
+                self._tell(Lost(rank, agent.cause_of_exit(process, wait_status, 7), life))
 
     def _do_fenced(self, ranks: str) -> None:
-        for rank in numbers(ranks):
-            self._tell(Fenced(rank))
+        for rank, life in seats(ranks):
+            self._tell(Fenced(rank, life))
 
-    def _do_exited(self, ranks: str) -> None:
-        for rank in numbers(ranks):
-            self._tell(Exited(rank))
+    def _do_exited(self, ranks: str, *, taken: str = "") -> None:
+        for rank, life in seats(ranks):
+            self._tell(Exited(rank, life, int(taken) if taken else None))
 
     def _do_promised(self, ranks: str, number: str) -> None:
-        for rank in numbers(ranks):
-            self._tell(Pledged(rank, ballot(number)))
+        for rank, life in seats(ranks):
+            self._tell(Pledged(rank, ballot(number), life))
 
-    def _do_counted(self, number: str, *nodes: str, complete: str) -> None:
-        self._tell(Counted(ballot(number), language.inventory(complete, nodes)))
+    def _do_counted(self, number: str, *nodes: str, complete: str, taken: str = "") -> None:
+        self._tell(Counted(ballot(number), language.inventory(complete, nodes, taken)))
 
     def _do_at(self, ranks: str, step: str) -> None:
-        for rank in numbers(ranks):
-            self._tell(Progress(rank, int(step)))
+        for rank, life in seats(ranks):
+            self._tell(Progress(rank, int(step), life))
 
     def _do_done(self, ranks: str, step: str, *, digest: str = "") -> None:
-        for rank in numbers(ranks):
-            self._tell(Done(rank, int(step), digest))
+        for rank, life in seats(ranks):
+            self._tell(Done(rank, int(step), digest, life))
+
+    def _do_level(self, ranks: str, step: str) -> None:
+        for rank, life in seats(ranks):
+            self._tell(Level(rank, int(step), life))
+
+    def _do_accepted(self, ranks: str, number: str) -> None:
+        for rank, life in seats(ranks):
+            self._tell(Accepted(rank, ballot(number), life))
+
+    def _do_refused(self, ranks: str, number: str, step: str) -> None:
+        for rank, life in seats(ranks):
+            self._tell(Refused(rank, ballot(number), int(step), life))
+
+    def _do_leaving(self, ranks: str, reason: str) -> None:
+        for rank, life in seats(ranks):
+            self._tell(Leaving(rank, reason, life))
+
+    def _do_scale(self, workers: str) -> None:
+        self._tell(Scale(int(workers)))
 
     def _do_tick(self) -> None:
         self._tell(Tick())
@@ -202,7 +244,7 @@ class Stage:
         samples = [sample for rank, sample in sorted(self._samples.items()) if rank in alive]
         culprits = self._watch.look(samples, self.now)
         for rank, cause in culprits:
-            self._tell(Lost(rank, cause))
+            self._tell(Lost(rank, cause, self.core.life(rank)))
         return [f"culprit {rank} {cause.kind}: {cause.text}" for rank, cause in culprits]
 
     def _do_limits(self, *, hang: str) -> list[str]:
@@ -242,15 +284,19 @@ def twin(core: Coordinator) -> Coordinator:
     other = copy.copy(core)
     other._members = {rank: copy.copy(member) for rank, member in core._members.items()}
     other._open, other._out = list(core._open), []
+    other._proposal, other._staffing = copy.deepcopy(core._proposal), copy.deepcopy(core._staffing)
     return other
 
 
 def moments() -> list[tuple[Coordinator, float]]:
-    """Return copies of the coordinators that the transcripts show, one of those that look alike."""
-    found: dict[tuple[int, str], tuple[Coordinator, float]] = {}
+    """Return copies of the coordinators that the transcripts show, one of those that look alike but for numbers."""
+    found: dict[object, tuple[Coordinator, float]] = {}
 
     def keep(core: Coordinator, now: float) -> None:
-        found.setdefault((core.workers, language.standing(core)), (twin(core), now))
+        counts = len(core.alive()), len(core.party()), len(core._level())
+        key = re.sub(r"[\d.,-]+", "#", language.standing(core)), counts
+        if key not in found:
+            found[key] = (twin(core), now)
 
     for path in transcripts():
         for _ in rendered(path.read_text(), Stage(peek=keep)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import os
 
@@ -9,6 +10,7 @@ import pytest
 
 from relume.core.coordinator import TRANSITIONS, State
 from relume.core.events import (
+    Accepted,
     Cause,
     Counted,
     Diverged,
@@ -16,11 +18,15 @@ from relume.core.events import (
     Exited,
     Fenced,
     Joined,
+    Leaving,
+    Level,
     Lost,
     NoMemory,
     Pledged,
     Progress,
+    Refused,
     Reserved,
+    Scale,
     Tick,
 )
 from relume.core.plan import Inventory
@@ -58,25 +64,29 @@ def test_the_transcripts_show_every_transition():
     assert not missing, f"no transcript shows {[(state.value, event.__name__) for state, event in missing]}"
 
 
-def anything(workers, ballot):
-    """Every kind of event about every worker: early, late, doubled, and about what is long past."""
+def anything(core):
+    """Every kind of event about every seat, in its life of now: early, late, doubled, and about what is long past."""
+    ballot, steps = core.ballot, (-1, 0, 4, 10**9)
     stale = (ballot[0], ballot[1] - 1)
     yield from (Reserved(), NoMemory("none"), Tick(), Diverged("a parameter differs"))
+    yield from (Scale(workers) for workers in (1, core.workers, core.seats))
     yield from (Counted(number, Inventory(3, {0: [(0, 1)]})) for number in (stale, ballot, (0, 0)))
-    for rank in range(workers):
-        yield Joined(rank, ("same",), Shape(4096, 0, 1, 8))
-        yield Joined(rank, ("other",), Shape(8192, 0, 1, 8))
-        yield from (Lost(rank, Cause("signal", "it was killed")), Fenced(rank), Exited(rank))
-        yield from (Pledged(rank, number) for number in (stale, ballot, (0, 0)))
-        yield from (Done(rank, step) for step in (0, 4, 10**9))
-        yield from (Progress(rank, step) for step in (-1, 4, 10**9))
+    for rank in {*range(core.seats)[:3], core.seats - 1}:
+        life = core.life(rank)
+        yield Joined(rank, ("same",), Shape(4096, 0, 1, 8), 0, life)
+        yield Joined(rank, ("other",), Shape(8192, 0, 1, 8), 0, life)
+        yield from (Lost(rank, Cause("signal", "it was killed"), life), Fenced(rank, life), Leaving(rank, "told", life))
+        yield from (Exited(rank, life, taken) for taken in (None, -1, 10**9))
+        for number in (stale, ballot, (0, 0)):
+            yield from (Pledged(rank, number, life), Accepted(rank, number, life), Refused(rank, number, 4, life))
+        yield from (kind(rank, step, life=life) for step in steps for kind in (Done, Progress, Level))
 
 
 def test_no_event_in_any_state_is_an_error_nor_is_its_double():
     seen = set()
     for core, now in moments():
         seen.add(core.state)
-        for event in anything(core.workers, core.ballot):
+        for event in anything(core):
             if isinstance(event, Counted) and core.view is not None and core.view.step > event.inventory.complete + 1:
                 continue  # the arena does not forget a step that is complete
             once = twin(core)
@@ -85,11 +95,22 @@ def test_no_event_in_any_state_is_an_error_nor_is_its_double():
     assert seen == set(State)
 
 
+def test_what_is_said_about_another_life_changes_nothing():
+    for core, now in moments():
+        core._out = []
+        before = repr(core)
+        for event in anything(core):
+            if hasattr(event, "life"):
+                for life in (event.life - 1, event.life + 1):
+                    assert core.handle(dataclasses.replace(event, life=life), now) == []
+        assert repr(core) == before
+
+
 def test_an_event_that_is_not_in_the_table_changes_nothing():
     for core, now in moments():
-        for event in anything(core.workers, core.ballot):
+        core._out = []
+        before = repr(core)
+        for event in anything(core):
             if (core.state, type(event)) not in TRANSITIONS:
-                core._out = []
-                before = repr(core)
                 assert core.handle(event, now) == []
-                assert repr(core) == before
+        assert repr(core) == before

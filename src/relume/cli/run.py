@@ -20,6 +20,8 @@ from relume.agent.supervisor import Result, Supervisor
 from relume.cli.torchrun import advice
 from relume.core.ranges import SHARDS_MAX
 from relume.errors import ConfigError, RelumeError
+from relume.observe.wording import plural
+from relume.state import folder
 from relume.torch_check import check_torch
 
 SEATS_MIN = 8
@@ -93,6 +95,7 @@ def _add_checkpoints(result: argparse.ArgumentParser) -> None:
         help="so many steps apart (100), or seconds (60s; default 300s)")  # fmt: skip
     add("--checkpoint-keep", type=int, default=3, metavar="N", help="keep the newest N (default 3)")
     add("--resume", action="store_true", help="go on from the newest checkpoint in DIR that verifies")
+    add("--auto-resume", action="store_true", help="the same if DIR holds a checkpoint, else start anew")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -102,7 +105,7 @@ def main(argv: Sequence[str]) -> int:
     if options.debug:
         return _debug(settings)
     terminal = Terminal(sys.stdout.buffer, sys.stderr.buffer, colour=sys.stderr.isatty())
-    terminal.say(f"run {settings.run_id}: {settings.workers} workers, folder {settings.run_dir}")
+    terminal.say(f"run {settings.run_id}: {plural(settings.workers, 'worker')}, folder {settings.run_dir}")
     try:
         result = asyncio.run(_supervise(settings, terminal))
         terminal.settle()
@@ -165,7 +168,7 @@ def settings_from(options: argparse.Namespace) -> Settings:
         checkpoint_every_steps=steps,
         checkpoint_every_s=seconds,
         checkpoint_keep=options.checkpoint_keep,
-        resume=options.resume,
+        resume=options.resume or (options.auto_resume and _holds_checkpoints(options.checkpoint_dir)),
         hang_timeout_s=options.hang_timeout,
         environment=record,
         burner=bool(os.environ.get("RELUME_BURNER")),
@@ -187,9 +190,17 @@ def _check_coming_back(options: argparse.Namespace, workers: int) -> None:
         )
     if options.checkpoint_keep < 1:
         raise ConfigError(f"--checkpoint-keep {options.checkpoint_keep}: at least 1")
-    for name, value in (("--resume", options.resume), ("--checkpoint-every", options.checkpoint_every)):
+    given = {"--resume": options.resume, "--auto-resume": options.auto_resume}
+    for name, value in {**given, "--checkpoint-every": options.checkpoint_every}.items():
         if value and options.checkpoint_dir is None:
             raise ConfigError(f"{name} needs --checkpoint-dir")
+
+
+def _holds_checkpoints(where: Path) -> bool:
+    try:
+        return bool(folder.steps(where))
+    except OSError:
+        return False  # the keeper says what is wrong with it
 
 
 def _seats(options: argparse.Namespace, workers: int) -> int:

@@ -72,7 +72,8 @@ class Admitting(Roster):
         proposal = self._proposal
         if proposal is None or event.number != proposal.view.number:
             return
-        self._refused_at = max(self._refused_at, event.step)  # may be where its loop ended, so that it is in no such step
+        # This may be where its loop ended, so that it is in no such step.
+        self._refused_at = max(self._refused_at, event.step)
         self._attempt += 1
         self._withdraw()
         self._admit(now)

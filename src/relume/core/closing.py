@@ -130,9 +130,9 @@ class Closing(Admitting):
         return True
 
     def _end_short(self, why: str) -> None:
+        survivors = [*self.party(), *self._level()] if why else self.alive()  # those who may still come do not any more
         if self.max_restarts and self.restarts >= self.max_restarts:
             why = f"--max-restarts {self.max_restarts} is used up" + (f", and {why}" if why else "")
-        survivors = self.party() if self.view is not None else self.alive()
         if not survivors:
             self._end_without_members(why)
             return

@@ -122,7 +122,9 @@ class Coordinator(Closing):
             return
         crew = self._crew()
         ready = {r: j for r in alive if (j := self._members[r].joined) is not None and self._is_ready(r)}
-        enough = len(ready) >= max(1, min(self.workers, len(alive))) if not crew else all(rank in ready for rank in crew)
+        enough = (
+            len(ready) >= max(1, min(self.workers, len(alive))) if not crew else all(rank in ready for rank in crew)
+        )
         if self._unfenced() or not enough or not self._reserved:
             return
         assert self._shape is not None
@@ -287,16 +289,19 @@ class Coordinator(Closing):
         if event.ballot != self.ballot or self.view is None:
             return
         inventory = event.inventory
-        if self.following is not None and inventory.complete + 1 >= self.following.step:
-            self.view = self.following  # its first step may have begun
-        self.following = None
+        following, self.following = self.following, None
+        if following is not None and inventory.complete + 1 >= following.step:
+            self.view, following = following, None  # its first step may have begun
         for rank, member in self._members.items():
-            member.inside = member.inside and rank in self.view.members
+            if member.inside and rank not in self.view.members:
+                member.inside = False
+                if following is not None:
+                    member.leaving = ""  # a joiner again: sent away if it is not needed, taken in if it is
         self._inventory, self._paused_s = inventory, now
         survivors = self.party()
         joiners = [rank for rank in self._level() if inventory.taken.get(rank, -1) >= inventory.complete - 1]
         members = [*survivors, *joiners[: max(0, self.workers - len(survivors))]]
-        if len(members) >= self.min_workers:
+        if len(members) >= max(1, self.min_workers):
             self._go_on(replan(self.view, self.ballot, members, inventory), now, came=len(members) > len(survivors))
         else:
             self._pause(now)
@@ -402,6 +407,8 @@ class Coordinator(Closing):
             self._note_left(rank)
             if self.state is State.BALLOT:
                 self._count(now)
+            elif self.state is State.STEADY:
+                self._close_if_done(now)  # the others may have left their loops where it left
             return
         cause = Cause("left_early", "its script ended before the run's last step")
         self._lost(Lost(rank, cause), now)

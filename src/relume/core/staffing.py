@@ -14,7 +14,8 @@ from relume.core.members import Loss, Member
 
 GIVE_UP_AFTER = 5
 """So many lives in a row without a contribution are a crash loop."""
-DELAY_MAX_S = 60.0
+DELAYS_S = (0.0, 0.0, 4.0, 16.0)
+"""How long a seat stays empty after the first of them, the second, and so on."""
 SCRIPT_DELAY_S = 1.0
 """Before a script's error is tried again: others that are about to raise the same have done so by then."""
 ITS_OWN = frozenset({"raised", "exit_code"})
@@ -42,7 +43,7 @@ class Staffing:
         if kind in NEVER:
             member.given_up = True
             return ""
-        delay = 0.0 if member.failures <= 2 else min(DELAY_MAX_S, 2.0 ** (member.failures - 3))
+        delay = DELAYS_S[min(member.failures, len(DELAYS_S)) - 1]
         if kind in ITS_OWN:
             delay = max(delay, SCRIPT_DELAY_S)
             self._places[_place(loss)] += 1

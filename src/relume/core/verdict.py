@@ -85,7 +85,8 @@ def divergence(when: str, what: str, digests: Mapping[int, str]) -> str:
     text = (
         f"{when}, {what} differs between workers ({sides}): something that decides a step was changed on some of them"
     )
-    return text + " only, such as under `if run.is_main`. Decide on what is equal everywhere (step.mean, run.vars)"
+    text += " only, such as under `if run.is_main`, or is not protected and began anew on one that came back. "
+    return text + "Decide on what is equal everywhere (step.mean, run.vars)"
 
 
 def _advice(term: str) -> str:

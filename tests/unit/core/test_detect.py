@@ -28,10 +28,20 @@ def test_standing_still_in_its_own_work_for_the_limit_is_a_hang(phase):
 
 
 @pytest.mark.parametrize("phase", sorted(EXEMPT))
-def test_waiting_and_the_users_own_time_are_no_hang(phase):
+def test_the_users_own_time_is_no_hang(phase):
     watch = Watch(10.0)
     for now in (0.0, 1e3, 1e6):
         assert watch.look([sample(phase=phase)], now) == []
+
+
+def test_whoever_waits_looks_again_and_so_moves_and_one_that_does_not_is_stuck_there():
+    watch = Watch(10.0)
+    for look in range(30):
+        assert (
+            watch.look([sample(phase="wait", counter=look), sample(1, phase="publish", counter=look)], 1.0 * look) == []
+        )
+    stuck = [sample(phase="wait", counter=29), sample(1, phase="publish", counter=77)]
+    assert [rank for rank, _ in watch.look(stuck, 39.0)] == [0]
 
 
 def test_any_progress_starts_the_limit_anew():
@@ -44,9 +54,9 @@ def test_any_progress_starts_the_limit_anew():
 
 def test_victims_wait_and_are_not_accused_with_the_culprit():
     watch = Watch(10.0)
-    fleet = [sample(0, phase="wait"), sample(1, phase="backward"), sample(2, phase="wait")]
-    watch.look(fleet, 0.0)
-    assert [rank for rank, _ in watch.look(fleet, 60.0)] == [1]
+    watch.look([sample(0, phase="wait"), sample(1, phase="backward"), sample(2, phase="wait")], 0.0)
+    later = [sample(0, 60, phase="wait"), sample(1, phase="backward"), sample(2, 59, phase="wait")]
+    assert [rank for rank, _ in watch.look(later, 60.0)] == [1]
 
 
 def test_a_stopped_process_is_found_within_seconds_in_any_phase():
