@@ -23,6 +23,7 @@ from relume.state import errands
 NICENESS = 10
 """About a tenth of a core beside busy workers: enough to import torch in seconds, little enough not to be felt."""
 LAST_WORDS_S = 1.0
+LAST_WORDS_S = 1.0
 _TAIL_BYTES = 4000
 _HERE = str(Path(__file__).resolve().parents[2])
 _START = (  # this very relume, wherever the agent has it from, and nothing that lies in the current folder
@@ -45,6 +46,7 @@ class Scribe:
         self._on_reply, self._on_end = on_reply, on_end
         self._loop = asyncio.get_running_loop()
         self._buffer, self._tail = b"", b""
+        self._ended = False
         command = [sys.executable, "-P", "-c", _START, str(os.getpid()), *arguments, f"nice={NICENESS}"]
         self._process = subprocess.Popen(
             command,
@@ -70,8 +72,8 @@ class Scribe:
 
     @property
     def gone(self) -> bool:
-        """Whether it has ended and was waited for."""
-        return self._process.returncode is not None
+        """Whether it has ended, was waited for, and nothing of it is open any more."""
+        return self._ended
 
     def ask(self, request: errands.Request) -> bool:
         """Send a request; False if it takes none (its end is near, and will be told)."""
@@ -135,6 +137,7 @@ class Scribe:
         self._on_words()
         self._process.wait()
         self._close()
+        self._ended = True
         self._on_end(self._cause())
 
     def _close(self) -> None:

@@ -33,7 +33,7 @@ from relume.agent.settings import EXIT_CODES, Settings
 from relume.agent.spawn import Spawner
 from relume.agent.standing import other_script, scale_refusal, worker_state
 from relume.agent.status import StatusServer
-from relume.agent.vigil import Ears, Vigil
+from relume.agent.vigil import Ears, Vigil, begun
 from relume.agent.worker import Worker, cause_of_exit, oom_kills, raised_cause
 from relume.core import events as core
 from relume.core.coordinator import Coordinator, State
@@ -46,13 +46,13 @@ FENCE_POLL_S = 0.0005
 INEXACT = "exact=False: the bits of this run are not guaranteed to be those of an undisturbed one"
 JOINER_NICE = 2
 """So far below the others' is the priority of a worker that comes back, until it is level."""
-LAST_CHECKPOINT_S = 60.0
+LAST_CHECKPOINT_S = 30.0
 """The last checkpoint of a run may take so long; a second Ctrl-C cuts it short."""
 MIRROR_POLL_S = 0.2
 LAST_WORDS_S = 5.0
 """A worker whose script raised has this long for its own clean-up; it writes nothing in the arena meanwhile."""
 PARTING_S = 60.0
-"""One that goes by plan has this long to end; nobody waits for it, and on busy cores torch takes seconds to tear down."""
+"""One that goes by plan has this long to end. Nobody waits for it, and on busy cores torch takes seconds to go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +372,9 @@ class Supervisor:
             self._lost(worker, core.Cause("silent", text))
 
     def _lost(self, worker: Worker, cause: core.Cause) -> None:
+        if worker.joined:  # how far it came decides whether it is replaced at once
+            moment = worker.last or self._arena.moment(worker.rank)
+            self._tell(core.Progress(worker.rank, begun(moment), worker.life))
         self._tell(core.Lost(worker.rank, cause, worker.life))
 
     def _handle_message(self, worker: Worker, message: messages.FromWorker) -> None:
@@ -432,7 +435,7 @@ class Supervisor:
         worker.last = self._arena.moment(worker.rank)
         self._on_message_rest(worker)
         if status == 0 and worker.raised is None and not worker.condemned:
-            self._tell(core.Exited(worker.rank, worker.life))
+            self._tell(core.Exited(worker.rank, worker.life, worker.last.taken))
         else:
             for descriptor in list(worker.pipes):
                 self._on_output(worker, descriptor)  # its last words are part of the evidence
@@ -545,6 +548,8 @@ class Supervisor:
         kill_group(worker.pid)
 
     def _left(self, worker: Worker, reason: str) -> None:
+        if worker.life != self._core.life(worker.rank):
+            return  # its successor was sent away before it was there
         worker.away = True
         self._event(events.WorkerLeft(worker.rank, worker.pid, worker.life, reason))
         if self._core.state is not State.CLOSED:
@@ -622,10 +627,11 @@ class Supervisor:
     def _scale(self, workers: int) -> messages.ScaleReply:
         before = self._core.workers
         refused = scale_refusal(self._core, workers, mirror=bool(self._settings.mirror_every))
-        if not refused and workers != before:
-            self._event(events.Scaled(before, workers))
-            self._terminal.say(f"the run is scaled from {before} to {workers} workers")
-            self._tell(core.Scale(workers))
+        if not refused:
+            if workers != before:
+                self._event(events.Scaled(before, workers))
+                self._terminal.say(f"the run is scaled from {before} to {workers} workers")
+            self._tell(core.Scale(workers))  # also when that is what it was: seats that were given up are filled again
         return messages.ScaleReply(before, workers, refused)
 
     def _status(self) -> messages.StatusReply:

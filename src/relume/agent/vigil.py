@@ -125,8 +125,7 @@ class Vigil:
         idle_s = self.idle_s(worker.rank)
         if moment.left and idle_s > LEFT_S:
             self._tell(core.Done(worker.rank, moment.taken + 1, "", worker.life))
-        begun = moment.step - (moment.phase in {"between", "aside", "tail"})
-        self._tell(core.Progress(worker.rank, begun, worker.life))
+        self._tell(core.Progress(worker.rank, begun(moment), worker.life))
         phase = "tail" if moment.left else moment.phase
         stopped = idle_s > IDLE_S and is_stopped(worker.pid)
         return Sample(worker.rank, moment.counter, phase, moment.step, moment.shard, stopped)
@@ -146,6 +145,11 @@ class Vigil:
         if self._arena.moment(worker.rank).counter != counter:
             return  # it moves again
         self._lose(worker, hung_cause(cause, bytes(stack or b"").decode(errors="replace")))
+
+
+def begun(moment: Moment) -> int:
+    """Return the newest step that a worker has begun."""
+    return moment.step - (moment.phase in {"between", "aside", "tail"})
 
 
 def _aspects(pulses: Mapping[int, Pulse]) -> list[tuple[str, dict[int, str]]]:
