@@ -12,6 +12,7 @@
     ├── DataError (ValueError)        the dataset or its settings make no steps
     │   └── BatchError                a batch is not like the ones before it
     ├── MemoryShortage (MemoryError)  the arena does not fit
+    ├── StateError (RuntimeError)     protected state cannot be kept, or what was kept cannot be trusted
     ├── WireError                     a peer broke the protocol
     │   └── FrameError                bytes that are no message
     └── RunLost                       the run cannot go on
@@ -61,6 +62,10 @@ class BatchError(DataError):
 
 class MemoryShortage(RelumeError, MemoryError):
     """The arena does not fit into this host's memory."""
+
+
+class StateError(RelumeError, RuntimeError):
+    """Protected state that cannot be copied exactly, or a copy of it that cannot be trusted."""
 
 
 class WireError(RelumeError):

@@ -473,8 +473,11 @@ def test_the_environment_of_a_run_in_a_plain_process():
         relume.init()
 
     read, write = os.pipe()
-    closed = "700,701,702,703"
-    for text in ("", "rubbish", "3", closed, f"{read},{write},{read},{write}", f"{read},{write},{read}"):
+    whole = (
+        f"socket={read} control={write} data={read} mirrors={read},{write} bells={write} kept=2 every=0 life=0 began=0"
+    )
+    others = [whole.replace(f"={read} ", "=700 "), whole.replace(" kept=2", ""), whole.replace("life=0", "life=x")]
+    for text in ("", "rubbish", "3", "700,701,702,703", "socket=3", whole, *others, f"{whole} more"):
         refuses(lambda text=text: started_with(text), ConfigError, "RELUME_AGENT is set", "do not copy its environment")
     os.close(read)
     os.close(write)
@@ -655,7 +658,7 @@ def test_a_worker_that_cannot_be_started(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Forked, "spawn", limited)
     folder = tmp_path / "run"
-    with pytest.raises(ConfigError, match=r"worker 2 of 3 cannot be started \(Resource .*\)\. Use fewer workers"):
+    with pytest.raises(ConfigError, match=r"worker 2 cannot be started \(Resource .*\)\. Use fewer workers"):
         run_fleet(script(tmp_path), workers=3, tmp_path=tmp_path, run_dir=folder)
     lines = [json.loads(line)["event"] for line in (folder / "events.jsonl").read_text().splitlines()]
     assert [line["kind"] for line in lines] == ["run_started", "worker_started", "worker_started", "run_ended"]

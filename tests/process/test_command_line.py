@@ -236,7 +236,7 @@ def test_debug_is_one_worker_with_the_terminals_input(here, tmp_path):
         (["run", "--hang-timeout", "nan", "train.py"], "--hang-timeout nan: a number of seconds above 0"),
         (["run", "--workers", "2", "--min-workers", "3", "train.py"], "between 1 and --workers, which is 2"),
         (["run", "--nnodes", "2", "train.py"], "--nnodes is torchrun's: here a run is on one host. Leave it out"),
-        (["run", "--max_restarts=3", "train.py"], "--max-restarts is torchrun's: here a lost worker's share goes to"),
+        (["run", "--monitor_interval=3", "train.py"], "--monitor-interval is torchrun's: here lost workers"),
         (["run", "--wrokers", "2", "train.py"], "unrecognized arguments: --wrokers"),
         (["walk"], "invalid choice: 'walk'"),
     ],

@@ -26,8 +26,22 @@ from typing import ClassVar
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "src" / "relume" / "core"
-MODULES = ("coordinator", "plan", "view", "ranges", "verdict", "members", "limits", "detect")
-LIMIT_S = 45
+MODULES = (
+    "coordinator",
+    "closing",
+    "admitting",
+    "roster",
+    "admission",
+    "staffing",
+    "plan",
+    "view",
+    "ranges",
+    "verdict",
+    "members",
+    "limits",
+    "detect",
+)
+LIMIT_S = 240
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,14 @@ import dataclasses
 from dataclasses import dataclass
 
 from relume.core.coordinator import Coordinator, State
-from relume.core.events import Cause, Counted, Lost
+from relume.core.events import Accepted, Cause, Counted, Lost
 from relume.core.plan import Inventory
 from relume.core.verdict import Outcome
 from relume.simulate import checkers
 from relume.simulate.engine import Engine
 from relume.simulate.memory import TORN
+from relume.simulate.mirroring import Mirroring
+from relume.simulate.replay import Joiner
 from relume.simulate.shell import Shell
 from relume.simulate.slots import Slots
 from relume.simulate.standing import TOUCH_S, Standing
@@ -29,7 +31,7 @@ class SealFirst(Engine):
 
     def sum_block(self, step, view, block, sources, notes):
         arena, standing = self.arena, self.worker.standing
-        yield from standing.write_if(view, lambda: arena.seal_block(self.rank, step, block))
+        yield from standing.write_if(view, lambda: arena.seal_block(self.who, step, block))
         return (yield from super().sum_block(step, view, block, sources, notes))
 
 
@@ -37,7 +39,7 @@ class TakesEarly(Engine):
     """Rule 5: a step is taken when some block is sealed."""
 
     def complete(self, step):
-        return any(seal == step for seal in self.arena.block_seals[step % 2])
+        return any(seal == step for seal in self.arena.block_seals[step % self.arena.kept])
 
 
 # None lost ------------------------------------------------------------------------------------------------------
@@ -48,7 +50,7 @@ class Skips(Coordinator):
 
     def handle(self, event, now):
         if isinstance(event, Counted):
-            event = Counted(event.ballot, Inventory(event.inventory.complete + 1, {}))
+            event = Counted(event.ballot, Inventory(event.inventory.complete + 1, {}, event.inventory.taken))
         return super().handle(event, now)
 
 
@@ -76,13 +78,13 @@ class MergesSealed(Slots):
         worker.enter("merge")
         for cell in range(arena.cells):
             mine, other = arena.content[self.rank][into][cell], arena.content[self.rank][source][cell]
-            arena.fill(self.rank, into, cell, step, TORN)
+            arena.fill(worker.who, into, cell, step, TORN)
             yield TOUCH_S
-            arena.fill(self.rank, into, cell, step, (mine, other))
+            arena.fill(worker.who, into, cell, step, (mine, other))
             yield TOUCH_S
         yield from worker.standing.write(
-            lambda: arena.seal(self.rank, into, (step, (left[0], right[1])), step),
-            lambda: arena.seal(self.rank, source, None, step),
+            lambda: arena.seal(worker.who, into, (step, (left[0], right[1])), step),
+            lambda: arena.seal(worker.who, source, None, step),
         )
 
 
@@ -99,14 +101,14 @@ class StaleNotes(Engine):
     """The weights are read before the leaves are known to be sealed."""
 
     def sum_own_blocks(self, step, view):
-        self.early = tuple(self.arena.notes[step % 2])
+        self.early = tuple(self.arena.notes[step % self.arena.kept])
         yield 0.01
         return (yield from super().sum_own_blocks(step, view))
 
     def notes(self, step):
         yield TOUCH_S
         early = self.worker.phase != "take" and hasattr(self, "early")
-        return self.early if early else tuple(self.arena.notes[step % 2])
+        return self.early if early else tuple(self.arena.notes[step % self.arena.kept])
 
 
 # Right to write -------------------------------------------------------------------------------------------------
@@ -131,7 +133,7 @@ class NoteOutsidePen(Engine):
     """The note is written before the pen is taken, by one that may have lost its right by then."""
 
     def publish(self, step, shard, slot):
-        self.arena.note(self.rank, shard, step, (step, shard))
+        self.arena.note(self.who, shard, step, (step, shard))
         yield from super().publish(step, shard, slot)
 
 
@@ -198,6 +200,180 @@ class InTurn(Coordinator):
         return answer
 
 
+# The same state -------------------------------------------------------------------------------------------------
+
+
+class ReplaysAnother(Joiner):
+    """The result of the step before is replayed once more."""
+
+    def kept(self, step):
+        return (yield from super().kept(step - 1 if step and self.arena.whole(step) else step))
+
+
+class LooksOnce(Joiner):
+    """Invariant 8: what is copied is not looked at again, though somebody may have written meanwhile."""
+
+    def still_whole(self, step):
+        return True
+
+
+class TrustsTheMirror(Mirroring):
+    """Invariant 8: neither digests nor seals are compared after the mirror is copied."""
+
+    def corrupt(self, found):
+        return False
+
+    def untouched(self, before, after):
+        return True
+
+
+# Places used again, and the way back ----------------------------------------------------------------------------
+
+
+class Unannounced(Engine):
+    """A block is written without being unsealed: whoever replays what stood there cannot tell."""
+
+    def unseal(self, step, block):
+        pass
+
+
+class NoteUnannounced(Engine):
+    """The same for a note."""
+
+    def publish(self, step, shard, slot):
+        yield from self.worker.standing.write(lambda: self.arena.note(self.who, shard, step, (step, shard)))
+        yield from super().publish(step, shard, slot)
+
+
+class Usurper(Slots):
+    """A new life takes its dead predecessor's slots for empty ones."""
+
+    def held(self, step):
+        mine = {shard for at, shard in self.worker.engine.published if at == step}
+        return {node: slot for node, slot in super().held(step).items() if mine & set(range(*node))}
+
+
+class OneGeneration(Mirroring):
+    """The mirror is always written into the same place."""
+
+    def target(self, step):
+        return 0
+
+
+class ForgetsTheCheckpoint(Mirroring):
+    """The mirror that a run was resumed from is newer than what `due` goes by, and is taken for an old one."""
+
+    def decided(self, step):
+        return self.newest(step - 2)
+
+
+class WritesAll(Mirroring):
+    """Whoever comes first writes every chunk of the mirror."""
+
+    def owns(self, place):
+        return True
+
+
+# Those who come and go ------------------------------------------------------------------------------------------
+
+
+class TwoAtOnce(Shell):
+    """A rank is given away when its worker is fenced, and not when its process is gone."""
+
+    def is_gone(self, worker):
+        return True
+
+
+class Generous(Coordinator):
+    """One restart more than is allowed."""
+
+    def __post_init__(self):
+        self.max_restarts += 1
+        super().__post_init__()
+
+
+class AcceptsLate(Standing):
+    """Rule 10: a view is accepted whose first step this worker has begun."""
+
+    def answer(self, view):
+        self.begun, begun = -1, self.begun
+        answer = super().answer(view)
+        self.begun = begun
+        return answer
+
+
+class LiveTooSoon(Standing):
+    """A joiner is live as soon as it hears of the view that it will be in."""
+
+    def includes(self, step):
+        return self.view is not None and not self.promised and self.worker.rank in self.view.members
+
+
+class FirstComes(Coordinator):
+    """Rule 10: a view is decided when the first member has accepted it."""
+
+    def handle(self, event, now):
+        if isinstance(event, Accepted) and self._proposal is not None:
+            self._proposal.accepted.update(self.party())
+        return super().handle(event, now)
+
+
+class Stubborn(Standing):
+    """Rule 10: a proposal that was accepted outlives a ballot."""
+
+    def promise(self, ballot):
+        forget, self.forget = self.forget, lambda _: None
+        yield from super().promise(ballot)
+        self.forget = forget
+
+
+class Nostalgic(Coordinator):
+    """A view that was decided for a later step is kept, though the ballot's view comes before that step."""
+
+    def handle(self, event, now):
+        following = self.following
+        answer = super().handle(event, now)
+        if isinstance(event, Counted) and following is not None and self.view.step < following.step:
+            self.following = following
+        return answer
+
+
+class GoesAtOnce(Standing):
+    """A worker that is to go goes before the view without it begins."""
+
+    def _enter_planned(self, step):
+        super()._enter_planned(max([step, *(view.step for view in self.planned.values())]))
+
+
+class Loyal(Standing):
+    """A proposal is waited for though it was withdrawn."""
+
+    def withdraw(self, number):
+        yield TOUCH_S
+
+
+class WaitsForAll(Engine):
+    """Members wait until joiners, too, have taken the step before."""
+
+    def may_sum(self, step, view):
+        others = [worker for worker in self.worker.world.newest if worker.process.alive]
+        return all(self.arena.taken[worker.rank] >= step - 1 for worker in others)
+
+
+class Aloof(Coordinator):
+    """Nobody is let in unless somebody dies."""
+
+    def _admit(self, now):
+        pass
+
+
+class LeavesEmpty(Coordinator):
+    """Nobody comes in the place of the lost."""
+
+    def _staff(self, now):
+        pass
+
+
 # Views, frugality, innocence, telling, the end ------------------------------------------------------------------
 
 
@@ -217,7 +393,9 @@ class Wasteful(Coordinator):
         if isinstance(event, Counted):
             alive = set(self.alive())
             sealed = {rank: nodes for rank, nodes in event.inventory.sealed.items() if rank in alive}
-            event = dataclasses.replace(event, inventory=Inventory(event.inventory.complete, sealed))
+            event = dataclasses.replace(
+                event, inventory=Inventory(event.inventory.complete, sealed, event.inventory.taken)
+            )
         return super().handle(event, now)
 
 
@@ -260,13 +438,13 @@ class Bug:
     part: str
     plant: type
     settings: tuple[tuple[str, float], ...] = ()
-    seeds: int = 200
+    hint: int = 0
+    """A seed that shows it; should that change, others are tried."""
 
     @property
     def parts(self) -> Parts:
-        """The world with the bug in it, and one checker (Views keeps books for Verdict)."""
-        watching = (self.checker,) if self.checker is not checkers.Verdict else (checkers.Views, checkers.Verdict)
-        return Parts(**{self.part: self.plant}, checkers=watching, **dict(self.settings))
+        """The world with the bug in it, and one checker."""
+        return Parts(**{self.part: self.plant}, checkers=(self.checker,), **dict(self.settings))
 
 
 BUGS = [
@@ -276,13 +454,34 @@ BUGS = [
     Bug(checkers.ExactlyOnce, "engine", Forgetful),
     Bug(checkers.ExactlyOnce, "engine", AsTheyCome),
     Bug(checkers.ExactlyOnce, "engine", StaleNotes),
-    Bug(checkers.ExactlyOnce, "slots", MergesSealed),
+    Bug(checkers.ExactlyOnce, "slots", MergesSealed, hint=27),
     Bug(checkers.RightToWrite, "standing", Careless),
     Bug(checkers.RightToWrite, "shell", Hasty),
     Bug(checkers.RightToWrite, "engine", NoteOutsidePen),
-    Bug(checkers.Reuse, "engine", Rushes),
+    Bug(checkers.Reuse, "engine", Rushes, hint=11),
     Bug(checkers.Reuse, "slots", UnsealsSourceFirst),
-    Bug(checkers.Progress, "engine", Silent, (("wait_s", 1e9),)),
+    Bug(checkers.Reuse, "engine", Unannounced),
+    Bug(checkers.Reuse, "engine", NoteUnannounced),
+    Bug(checkers.Reuse, "slots", Usurper, hint=16),
+    Bug(checkers.SameState, "joiner", ReplaysAnother, hint=11),
+    Bug(checkers.ExactlyOnce, "joiner", LooksOnce, hint=30),
+    Bug(checkers.SameState, "mirroring", TrustsTheMirror, hint=10),
+    Bug(checkers.WayBack, "mirroring", OneGeneration),
+    Bug(checkers.WayBack, "mirroring", ForgetsTheCheckpoint),
+    Bug(checkers.RightToWrite, "mirroring", WritesAll),
+    Bug(checkers.Lives, "shell", TwoAtOnce, hint=149),
+    Bug(checkers.Lives, "coordinator", Generous),
+    Bug(checkers.Admission, "standing", AcceptsLate, hint=57),
+    Bug(checkers.Admission, "standing", LiveTooSoon, hint=84),
+    Bug(checkers.Admission, "coordinator", FirstComes, hint=57),
+    Bug(checkers.Unhindered, "standing", Stubborn, hint=113),
+    Bug(checkers.Views, "coordinator", Nostalgic, hint=113),
+    Bug(checkers.Leavers, "standing", GoesAtOnce, hint=106),
+    Bug(checkers.Unhindered, "standing", Loyal, hint=57),
+    Bug(checkers.Unhindered, "engine", WaitsForAll, hint=75),
+    Bug(checkers.Whole, "coordinator", Aloof, hint=22),
+    Bug(checkers.Whole, "coordinator", LeavesEmpty, hint=72),
+    Bug(checkers.Progress, "engine", Silent, (("wait_s", 1e9),), hint=115),
     Bug(checkers.Progress, "coordinator", Devoted),
     Bug(checkers.Rounds, "coordinator", OneByOne),
     Bug(checkers.Rounds, "coordinator", InTurn),

@@ -7,11 +7,11 @@ import pytest
 from relume.core.coordinator import Coordinator
 from relume.core.verdict import Outcome
 from relume.simulate.campaign import campaign, live
-from relume.simulate.faults import Fault, Plan
+from relume.simulate.faults import HARMLESS, Fault, Plan
 from relume.simulate.settings import Settings, draw
 from relume.simulate.world import Parts, World
 
-HISTORIES = 250
+HISTORIES = 100
 
 
 def told(summary):
@@ -60,6 +60,32 @@ def test_a_fleet_that_nothing_happens_to_completes_and_calls_no_ballot():
     assert world.arena.taken == [2, 2, 2, 2]
 
 
+def test_a_spare_follows_and_takes_the_place_of_one_that_dies_and_another_comes_for_it():
+    plan = Plan(Fault.KILL, "backward", None, 3, 0, 0.0)
+    world = World(settings(workers=2, spares=1, max_restarts=5, every=2, chunks=3, steps=40, heavy=5.0, faults=(plan,)))
+    assert world.run() == Outcome.COMPLETED
+    assert world.core.restarts == 1
+    assert len(world.core.view.members) == 2
+    assert sorted(world.arena.taken) == [39, 39, 39]
+
+
+def test_all_that_are_lost_at_once_come_back_and_lose_no_step():
+    plan = Plan(Fault.ALL, "sum", None, 7, 0, 0.0)
+    world = World(settings(max_restarts=9, every=3, chunks=3, steps=12, faults=(plan,)))
+    assert world.run() == Outcome.COMPLETED
+    assert world.core.restarts == 4
+    assert min(worker.joiner.loaded for worker in world.newest) == 6
+
+
+def test_a_worker_that_is_told_to_go_finishes_its_leaf_and_nobody_is_asked_to_promise():
+    plan = Plan(Fault.NOTICE, "backward", None, 2, 0, 0.0)
+    world = World(settings(steps=20, faults=(plan,)))
+    assert world.run() == Outcome.COMPLETED
+    assert len(world.core.view.members) == 3
+    assert not world.faults.harmed
+    assert all(worker.standing.promise_made in {(0, 0), (1 << 62, 0)} for worker in world.everyone)
+
+
 @pytest.mark.parametrize("many", [1, 3, 8])
 def test_a_recovery_takes_as_many_rounds_for_eight_as_for_one(many):
     """Ballots that are overtaken by news are not waited for: the counted rounds are those that were."""
@@ -82,12 +108,12 @@ def test_a_recovery_takes_as_many_rounds_for_eight_as_for_one(many):
 
 
 def test_whatever_one_worker_does_alone_the_others_complete(seed):
-    several = {Fault.RAISE_ALL, Fault.MASSACRE, Fault.SILENCE}
+    several = {Fault.RAISE_ALL, Fault.MASSACRE, Fault.SILENCE, Fault.ALL, Fault.MISFIT}
     ends = {Fault.STUCK: {Outcome.COMPLETED, Outcome.UNFENCED}, Fault.DRIFT: {Outcome.DIVERGED}}
     for number, fault in enumerate(sorted(set(Fault) - several)):
-        phase = {Fault.KILL: "merge", Fault.LEAVE: "wait"}.get(fault, "update")
+        phase = {Fault.KILL: "merge", Fault.LEAVE: "wait", Fault.LOOP: "backward"}.get(fault, "update")
         world = World(
             settings(seed=seed + number, workers=3, shards=13, faults=(Plan(fault, phase, None, 0, 0, 2.5, 3),))
         )
         assert world.run() in ends.get(fault, {Outcome.COMPLETED}), f"{fault}, seed {seed + number}"
-        assert list(world.faults.harmed.values()) == [fault]
+        assert list(world.faults.harmed.values()) == ([] if fault in HARMLESS else [fault])

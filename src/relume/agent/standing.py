@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from relume.agent.worker import Worker
+from relume.arena.progress import Moment
 from relume.core.coordinator import Coordinator, State
+from relume.wire.messages import WorkerStatus
 
 
 def worker_state(worker: Worker, *, inside: bool) -> str:
@@ -38,28 +39,15 @@ def scale_refusal(core: Coordinator, workers: int, *, mirror: bool) -> str:
     return ""
 
 
-def other_script(wrote: Mapping[str, Any], now: Mapping[str, Any], terms: Sequence[str]) -> str:
-    """Say what makes this script another than the one that wrote a checkpoint ("": nothing).
-
-    `wrote` and `now` are the facts of both runs, `terms` what a worker of this one stands for. How many steps there
-    shall be may change, and so may the machine, which is told elsewhere.
-    """
-    before = _own(wrote.get("terms", ()), wrote.get("numerics", {}))
-    after = _own(terms, now.get("numerics", {}))
-    for old, new in zip(before, after, strict=False):
-        if old != new:
-            return f"is of another script: `{old}` is now `{new}`. {_OTHER}"
-    if before and len(before) != len(after):
-        return f"is of another script: it had {len(before)} lines of terms, this one has {len(after)}. {_OTHER}"
-    return ""
-
-
-_OTHER = (
-    "To go on bit for bit, run the script as it was; to begin another run from these weights, "
-    "`relume checkpoint export` them"
-)
-
-
-def _own(terms: Sequence[str], numerics: Mapping[str, str]) -> list[str]:
-    machine = {f"{name}: {value}" for name, value in numerics.items()}
-    return [term for term in terms if term not in machine and not term.startswith("total: ")]
+def worker_lines(
+    workers: Mapping[int, Worker], core: Coordinator, moment: Callable[[int], Moment], idle_s: Callable[[int], float]
+) -> tuple[WorkerStatus, ...]:
+    """Return a line for each seat that was ever taken; `moment` and `idle_s` tell what a worker does, by rank."""
+    forming = core.state is State.FORMING and not core.resume_step  # nobody has anything to replay
+    party = core.party()
+    lines = []
+    for rank, worker in sorted(workers.items()):
+        at = worker.last or moment(rank)
+        state = worker_state(worker, inside=forming or rank in party)
+        lines.append(WorkerStatus(rank, worker.pid, state, at.phase, at.step, at.shard, idle_s(rank), worker.life))
+    return tuple(lines)

@@ -10,28 +10,29 @@ import asyncio
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from relume.agent import translate
 from relume.agent.arena import Arena
-from relume.agent.fence import is_fenced, kill_group
+from relume.agent.fence import kill_group
+from relume.agent.fencer import LAST_WORDS_S, Fencer
 from relume.agent.guard import Guard
 from relume.agent.incidents import IncidentDesk
 from relume.agent.keeper import Keeper, Resumed
 from relume.agent.launch import Launcher, Order, template_for
 from relume.agent.output import Terminal
+from relume.agent.pipes import Pipes
 from relume.agent.priority import restore_priority
+from relume.agent.resuming import other_script
 from relume.agent.rundir import RunDir
+from relume.agent.seating import Seating
 from relume.agent.settings import EXIT_CODES, Settings
 from relume.agent.spawn import Spawner
-from relume.agent.standing import other_script, scale_refusal, worker_state
+from relume.agent.standing import scale_refusal, worker_lines
 from relume.agent.status import StatusServer
 from relume.agent.vigil import Ears, Vigil, begun
 from relume.agent.worker import Worker, cause_of_exit, oom_kills, raised_cause
@@ -42,15 +43,10 @@ from relume.core.verdict import Outcome
 from relume.errors import ConfigError, FrameError, MemoryShortage
 from relume.wire import events, messages
 
-FENCE_POLL_S = 0.0005
 INEXACT = "exact=False: the bits of this run are not guaranteed to be those of an undisturbed one"
-JOINER_NICE = 2
-"""So far below the others' is the priority of a worker that comes back, until it is level."""
 LAST_CHECKPOINT_S = 30.0
 """The last checkpoint of a run may take so long; a second Ctrl-C cuts it short."""
 MIRROR_POLL_S = 0.2
-LAST_WORDS_S = 5.0
-"""A worker whose script raised has this long for its own clean-up; it writes nothing in the arena meanwhile."""
 PARTING_S = 60.0
 """One that goes by plan has this long to end. Nobody waits for it, and on busy cores torch takes seconds to go."""
 
@@ -82,22 +78,23 @@ class Supervisor:
         self._arena = Arena(settings.seats or settings.workers + settings.spares, settings.mirror_every)
         self._core = self._coordinator(resume_step=0)
         self._workers: dict[int, Worker] = {}
-        self._waiting: dict[int, int] = {}
-        """Lives that begin as soon as the one before is gone, by rank."""
-        self._cold: set[int] = set()
         self._resumed: Resumed | None = None
         self._template = template_for(settings, self._trouble)
         self._launcher = Launcher(settings, self._arena, spawner, self._template)
+        self._seating = Seating(
+            self._workers, self._arena, self._launcher, lambda: self._core, self._welcome, self._not_launched
+        )
+        self._fencer = Fencer(self._fenced, burner=settings.burner)
         watch = Ears(self._tell, self._doomed, lambda: self._core.party())  # noqa: PLW0108 - the core may be replaced
         self._vigil = Vigil(settings.hang_timeout_s, self._workers, self._arena, watch)
         self._desk = IncidentDesk(self._find, self._arena, self._event, terminal.say)
         self._keeper = self._make_keeper()
-        self._gone: dict[tuple[int, int], Worker] = {}
-        """Earlier lives whose incident is not told yet: those that were lost before the first view."""
+        self._earlier: dict[tuple[int, int], Worker] = {}
+        """Lives whose incident is not told yet though their seat is taken again: lost before the first view."""
         self._result: Result | None = None
         self._over = asyncio.Event()
         self._interrupts = 0
-        self._burners: list[subprocess.Popen[bytes]] = []
+        self._unmirrored = False
         self._guard: Guard | None = None
         self._oom_kills = oom_kills()
         self._started_s = time.monotonic()
@@ -146,6 +143,7 @@ class Supervisor:
         """Start the workers and serve them until the run is over."""
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._on_defect)
+        self._pipes = Pipes(self._loop, self._take_output)
         settings = self._settings
         server = StatusServer(settings.run_id, self._status, self._scale)
         ticker: asyncio.Task[None] | None = None
@@ -215,6 +213,8 @@ class Supervisor:
         if self._interrupts == 1:
             self._terminal.say(f"{name}: ending the run (once more: at once)")
             self._end("interrupted" if number == signal.SIGINT else "terminated", f"the run was ended by {name}")
+            if not self._workers and self._keeper is not None:
+                self._keeper.cut_short()  # it is still reading what the run should go on from
         else:
             for worker in self._workers.values():
                 if worker.wait_status is None:
@@ -226,8 +226,28 @@ class Supervisor:
         """End every process of the run, politely first if a person asked, and close everything; return how it ended."""
         result = self._result or Result("internal", "the agent failed", EXIT_CODES["internal"])
         self._result = result
+        self._seating.closed = True
         if self._template is not None:
             self._template.close()  # first, so that nobody is born any more
+        await self._end_workers()
+        if self._keeper is not None:
+            await self._keeper.finish(LAST_CHECKPOINT_S, write=result.outcome not in {"diverged", "usage"})
+        self._desk.flush()
+        for worker in self._workers.values():
+            for descriptor in (worker.pidfd, worker.connection.fileno()):
+                if descriptor >= 0:
+                    self._loop.remove_reader(descriptor)
+            self._pipes.close(worker)
+        self._fencer.close()
+        if self._guard is not None:
+            self._guard.close()
+        done = max((self._arena.moment(rank).taken + 1 for rank in self._workers), default=0)
+        self._record(steps_done=done)
+        self._arena.close()
+        self._event(events.RunEnded(result.outcome, result.reason, result.exit_code))
+        return result
+
+    async def _end_workers(self) -> None:
         if self._interrupts:
             for worker in self._running():
                 worker.send(messages.Stop(""))  # ends it, or is SIGTERM to a script that handles that itself
@@ -235,32 +255,9 @@ class Supervisor:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(worker.pid, signal.SIGTERM)  # nobody may be there yet who listens
             await self._until_gone(1.5)
-        for worker in self._workers.values():
-            if worker.wait_status is None:
-                kill_group(worker.pid)
+        for worker in self._running():
+            kill_group(worker.pid)
         await self._until_gone(5.0)
-        if self._keeper is not None:
-            await self._keeper.finish(LAST_CHECKPOINT_S, write=result.outcome not in {"diverged", "usage"})
-        self._desk.flush()
-        for worker in self._workers.values():
-            for descriptor in (worker.pidfd, worker.connection.fileno(), *worker.pipes):
-                if descriptor >= 0:
-                    self._loop.remove_reader(descriptor)
-            self._drain(worker)
-            worker.close()
-        self._end_helpers()
-        done = max((self._arena.moment(rank).taken + 1 for rank in self._workers), default=0)
-        self._record(steps_done=done)
-        self._arena.close()
-        self._event(events.RunEnded(result.outcome, result.reason, result.exit_code))
-        return result
-
-    def _end_helpers(self) -> None:
-        for burner in self._burners:
-            burner.kill()
-            burner.wait()
-        if self._guard is not None:
-            self._guard.close()
 
     def _running(self) -> list[Worker]:
         return [worker for worker in self._workers.values() if worker.wait_status is None]
@@ -274,79 +271,35 @@ class Supervisor:
 
     def _welcome(self, worker: Worker) -> None:
         """Begin to look after a worker that was started."""
-        rank = worker.rank
+        rank, before = worker.rank, self._workers.get(worker.rank)
+        if before is not None:
+            self._pipes.close(before)  # nothing of it stays (scenario 13)
+            if self._core.view is None:
+                self._earlier[rank, before.life] = before
         self._vigil.forget(rank)
         self._workers[rank] = worker
         if self._guard is not None:
             self._guard.watch(rank, worker.pid)
         self._loop.add_reader(worker.pidfd, self._on_exit, worker)
         self._loop.add_reader(worker.connection, self._on_message, worker)
-        for descriptor in worker.pipes:
-            os.set_blocking(descriptor, False)
-            self._loop.add_reader(descriptor, self._on_output, worker, descriptor)
+        self._pipes.watch(worker)
         self._event(events.WorkerStarted(rank, worker.pid, worker.life, worker.warm))
 
-    def _start_later(self, rank: int, life: int) -> None:
-        """Start a further worker as soon as the seat is empty: whoever had it may write its own words until then."""
-        self._waiting[rank] = life
-        before = self._workers.get(rank)
-        if before is not None and before.wait_status is None:
-            return
-        if before is not None and self._core.view is None:
-            self._gone[rank, before.life] = before
-        try:
-            self._arena.seat(rank)
-        except MemoryShortage as error:
-            self._not_launched(rank, life, error)
-            return
-        training = self._core.state in {State.STEADY, State.BALLOT, State.COUNTING}
-        order = Order(rank, life, began=self._core.view is not None, nice=JOINER_NICE if training else 0)
-        self._launcher.launch(order, partial(self._on_launched, order), warm=rank not in self._cold)
-
-    def _on_launched(self, order: Order, worker: Worker | ConfigError) -> None:
-        if isinstance(worker, ConfigError):
-            self._not_launched(order.rank, order.life, worker)
-            return
-        wanted = self._waiting.pop(order.rank, None) == order.life and self._result is None
-        self._welcome(worker)
-        if not wanted:  # it was sent away before it was there
-            worker.condemned = worker.away = True
-            kill_group(worker.pid)
-
     def _not_launched(self, rank: int, life: int, error: Exception) -> None:
-        self._waiting.pop(rank, None)
         self._loop.call_soon(self._tell, core.Lost(rank, core.Cause("no_process", str(error)), life))
         self._loop.call_soon(self._tell, core.Fenced(rank, life))
 
     def _find(self, rank: int, life: int) -> Worker:
         worker = self._workers[rank]
-        return worker if worker.life == life else self._gone.pop((rank, life), worker)
+        return worker if worker.life == life else self._earlier.pop((rank, life), worker)
 
     # What happens -------------------------------------------------------------------------------------------
-
-    def _on_output(self, worker: Worker, descriptor: int) -> None:
-        try:
-            data = os.read(descriptor, 1 << 16)
-        except BlockingIOError:
-            return
-        if not data:
-            self._loop.remove_reader(descriptor)
-            worker.pipes.pop(descriptor, None)
-            os.close(descriptor)
-            return
-        self._take_output(worker, worker.pipes[descriptor], data)
 
     def _take_output(self, worker: Worker, stream: str, data: bytes) -> None:
         self._dir.output(worker.rank, data)
         if stream == "err":
             worker.hear(data)
         self._terminal.feed(worker.rank, stream, data)
-
-    def _drain(self, worker: Worker) -> None:
-        for descriptor, stream in worker.pipes.items():
-            with contextlib.suppress(OSError):
-                while data := os.read(descriptor, 1 << 16):
-                    self._take_output(worker, stream, data)
 
     def _on_message(self, worker: Worker) -> None:
         try:
@@ -394,7 +347,7 @@ class Supervisor:
             self._event(events.ScriptRaised(worker.rank, message.error, message.where, message.traceback))
             self._lost(worker, raised_cause(message))
         elif isinstance(message, messages.Remark):
-            self._event(events.Remarked(worker.rank, message.topic, message.text, message.step))
+            self._on_remark(worker, message)
         event = translate.event(worker.rank, worker.life, message)
         if event is not None:
             self._tell(event)
@@ -408,6 +361,12 @@ class Supervisor:
             if message.profile.get("exact") == "False":
                 self._event(events.Remarked(worker.rank, "exactness", INEXACT, -1))
                 self._terminal.say(INEXACT)
+
+    def _on_remark(self, worker: Worker, message: messages.Remark) -> None:
+        self._event(events.Remarked(worker.rank, message.topic, message.text, message.step))
+        if message.topic == "mirror" and not self._unmirrored:
+            self._unmirrored = True  # all workers meet it, and one line tells it
+            self._terminal.say(message.text)
 
     def _on_join(self, worker: Worker, message: messages.Join) -> None:
         worker.total, worker.joined = message.total, True
@@ -437,26 +396,15 @@ class Supervisor:
         if status == 0 and worker.raised is None and not worker.condemned:
             self._tell(core.Exited(worker.rank, worker.life, worker.last.taken))
         else:
-            for descriptor in list(worker.pipes):
-                self._on_output(worker, descriptor)  # its last words are part of the evidence
+            self._pipes.catch_up(worker)
             self._lost(worker, self._cause_of(worker, status))
-        self._fenced(worker)
+        self._fencer.note(worker)
         self._desk.flush()
         if self._guard is not None:
             self._guard.gone(worker.pid)
         self._loop.remove_reader(worker.connection)
         worker.close_link()  # a hundred recoveries leave descriptors where they were (scenario 13)
-        life = self._waiting.get(worker.rank)
-        if life is not None and self._result is None:
-            self._empty_pipes(worker)
-            self._start_later(worker.rank, life)
-
-    def _empty_pipes(self, worker: Worker) -> None:
-        """Read what a worker that is gone has left to say, and close its pipes: what it started is gone too."""
-        for descriptor in worker.pipes:
-            self._loop.remove_reader(descriptor)
-        self._drain(worker)
-        worker.close()
+        self._seating.emptied(worker.rank)
 
     def _on_message_rest(self, worker: Worker) -> None:
         """Read what the worker had sent before it died (its traceback, most of all)."""
@@ -492,16 +440,16 @@ class Supervisor:
             case core.Reserve(shape):
                 self._reserve(shape)
             case core.Fence(rank):
-                self._fence(self._workers[rank])
+                self._fencer.fence(self._workers[rank])
             case core.Count(ballot):
                 inventory = self._arena.inventory(self._core.alive())
                 self._loop.call_soon(self._tell, core.Counted(ballot, inventory))
             case core.InstallView(rank, view) if rank == view.main:
                 self._event(events.ViewInstalled(view.number, view.step, view.members, view.assigned))
             case core.StartWorker(rank, life):
-                self._start_later(rank, life)
+                self._seating.start(rank, life)
             case core.Dismiss(rank):
-                self._dismiss(rank)
+                self._seating.dismiss(rank)
             case core.Left(rank, reason):
                 self._left(self._workers[rank], reason)
             case core.Tell(topic, text, rank):
@@ -521,7 +469,7 @@ class Supervisor:
 
     def _on_incident(self, incident: core.Incident) -> None:
         if incident.cause.kind == "profile":
-            self._cold.add(incident.rank)  # what a fork inherits may differ from what a fresh start has
+            self._seating.mistrust(incident.rank)
         self._desk.open(incident)
 
     def _await_mirror(self) -> None:
@@ -531,7 +479,7 @@ class Supervisor:
             if self._result is None:
                 self._loop.call_later(MIRROR_POLL_S, self._await_mirror)
             return
-        size, layout = seen.tensor_bytes + seen.skeleton_bytes, self._arena.layout
+        size, layout = seen.state_bytes, self._arena.layout
         kept_bytes, seconds = self._arena.kept_bytes, seen.nanoseconds / 1e9
         every = self._arena.every
         self._event(events.Mirrored(seen.step or 0, every, size, layout.kept, kept_bytes, seconds))
@@ -539,13 +487,6 @@ class Supervisor:
             f"the state is mirrored every {every} steps: 2 x {size / 2**20:.1f} MiB, and {kept_bytes / 2**20:.1f} MiB "
             f"for the {layout.kept} newest gradients, on this host; written in {seconds * 1000:.1f} ms"
         )
-
-    def _dismiss(self, rank: int) -> None:
-        if self._waiting.pop(rank, None) is not None:
-            return  # it was not there yet
-        worker = self._workers[rank]
-        worker.condemned = worker.away = True
-        kill_group(worker.pid)
 
     def _left(self, worker: Worker, reason: str) -> None:
         if worker.life != self._core.life(worker.rank):
@@ -573,38 +514,8 @@ class Supervisor:
         self._record(shards=shape.shards, steps=self._steps(), gradient_bytes=shape.gradient_bytes)
         self._loop.call_soon(self._tell, core.Reserved())
 
-    def _fence(self, worker: Worker) -> None:
-        worker.condemned = True
-        if worker.wait_status is not None or worker.self_fenced:
-            self._loop.call_soon(self._fenced, worker)
-            self._loop.call_later(LAST_WORDS_S, self._end_by_force, worker)
-            return
-        kill_group(worker.pid)
-        self._loop.call_soon(self._poll_fence, worker)
-
-    def _end_by_force(self, worker: Worker) -> None:
-        if worker.wait_status is None and self._result is None:
-            kill_group(worker.pid)
-            self._burn()  # until now it burned itself
-
-    def _burn(self) -> None:
-        if self._settings.burner:
-            self._burners.append(subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]))
-
-    def _poll_fence(self, worker: Worker) -> None:
-        if worker.fenced:
-            return
-        if worker.wait_status is not None or is_fenced(worker.pid):
-            self._fenced(worker)
-        else:
-            self._loop.call_later(FENCE_POLL_S, self._poll_fence, worker)
-
     def _fenced(self, worker: Worker) -> None:
-        if not worker.fenced:
-            worker.fenced = True
-            self._tell(core.Fenced(worker.rank, worker.life))
-            if not worker.self_fenced:
-                self._burn()
+        self._tell(core.Fenced(worker.rank, worker.life))
 
     # Telling people -----------------------------------------------------------------------------------------
 
@@ -635,31 +546,20 @@ class Supervisor:
         return messages.ScaleReply(before, workers, refused)
 
     def _status(self) -> messages.StatusReply:
-        now = time.monotonic()
-        forming = self._core.state is State.FORMING and not self._core.resume_step  # nobody has anything to replay
-        lines = []
-        for rank, worker in sorted(self._workers.items()):
-            moment = worker.last or self._arena.moment(rank)
-            state = worker_state(worker, inside=forming or rank in self._core.party())
-            idle = self._vigil.idle_s(rank)
-            lines.append(
-                messages.WorkerStatus(
-                    rank, worker.pid, state, moment.phase, moment.step, moment.shard, idle, worker.life
-                )
-            )
+        seen = self._arena.mirror()
         return messages.StatusReply(
             run=self._settings.run_id,
             pid=os.getpid(),
             state=self._core.state.value,
-            uptime_s=now - self._started_s,
+            uptime_s=time.monotonic() - self._started_s,
             view=self._core.view,
             total=self._steps(),
             incidents=self._desk.count,
-            workers=tuple(lines),
+            workers=worker_lines(self._workers, self._core, self._arena.moment, self._vigil.idle_s),
             target=self._core.workers,
             spares=self._core.spares,
             restarts=self._core.restarts,
-            mirror_step=self._arena.newest_mirror() or -1,
-            mirror_bytes=0 if (seen := self._arena.mirror()) is None else seen.tensor_bytes + seen.skeleton_bytes,
+            mirror_step=-1 if seen is None else seen.step or -1,
+            mirror_bytes=0 if seen is None else seen.state_bytes,
             checkpoint_step=-1 if self._keeper is None else self._keeper.written or -1,
         )

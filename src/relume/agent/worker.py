@@ -26,7 +26,7 @@ class Worker:
     """See the module's docstring. `wait_status` is what waitpid gave, None while it runs.
 
     `life`: how many had its rank before; `warm`: it is a fork of the template. `stat` is a descriptor of its
-    /proc/PID/stat, which the agent reads all the time. `last` is its progress as it was when it had ended: its successor
+    /proc/PID/stat, which the agent reads all the time. `last` is its progress as it was when it had ended: a successor
     writes into the same block. `level`: it has come to the present. `away`: it goes, or was sent away, by plan.
     """
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from relume.chaos.driver import Job, Kills, run_fleet
-from relume.chaos.evidence import Evidence, Record, read_records
+from relume.chaos.evidence import Evidence, Record, Who, read_records
 from relume.chaos.measure import Measured, control_excess, measure
 from relume.chaos.schedule import SHARD_PHASES, Exact, Schedule
 from relume.core.view import shards_of
@@ -24,12 +24,12 @@ UNEQUAL = 1.25
 
 @dataclass(slots=True)
 class Control:
-    """The excess by rank; `errors`: something differs; `remarks`: what makes the comparison weaker than it should be.
+    """The excess by victim; `errors`: something differs; `remarks`: what makes the comparison weaker than it should be.
 
     `step_ns` is the undisturbed step of each of the two fleets, which should be about the same.
     """
 
-    excess_ns: dict[int, float] = field(default_factory=dict)
+    excess_ns: dict[Who, float] = field(default_factory=dict)
     step_ns: dict[str, float | None] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
@@ -39,13 +39,13 @@ def run_control(job: Job, folder: Path, schedule: Schedule, trial: Evidence, ref
     """Run the two fleets in `folder`, which holds the reference, and compare. Raises `RunLost` if one does not end."""
     result = Control()
     runs: dict[str, Measured] = {}
-    reference = read_records(folder / "reference" / "record")
+    reference = {record.step: record for record in read_records(folder / "reference" / "record")}
     for action, name in (("kill", "disturbed"), ("leave", "control")):
         # Before the first step there is nothing to hand over: there it is a kill in both.
         traps = [kill.trap("kill" if kill.phase == "joining" else action) for kill in replay(schedule, trial)]
         fleet = run_fleet(job, folder / name, Kills(traps, burner=True), reference_s)
         times = fleet.kill_times
-        for rank in sorted(set(schedule.victims) - set(times)):
+        for rank in sorted(set(schedule.victims) - {rank for rank, _ in times}):
             result.remarks.append(f"{name}: the loss of worker {rank} could not be replayed")
         if fleet.exit_code != 0:
             result.errors.append(f"{name}: `relume run` ended with exit code {fleet.exit_code}")
@@ -64,8 +64,8 @@ def run_control(job: Job, folder: Path, schedule: Schedule, trial: Evidence, ref
     return result
 
 
-def _agrees(record: Record, reference: Mapping[tuple[int, int], Record]) -> bool:
-    original = reference.get((0, record.step))
+def _agrees(record: Record, reference: Mapping[int, Record]) -> bool:
+    original = reference.get(record.step)
     return original is not None and original.digest == record.digest
 
 

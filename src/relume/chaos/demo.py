@@ -1,7 +1,8 @@
 """The demo in three acts: a run that nobody disturbs, the same run with workers killed, and the verdict.
 
-Kills come from outside only, one by one, at random moments: nothing in the run knows of them. What they cost and
-whether a bit differs is told by the same code as in `relume chaos`.
+Kills come from outside only, one by one, at random moments: nothing in the run knows of them. Who is killed comes back
+by itself, if the run goes on for long enough. What it all costs and whether a bit differs is told by the same code as
+in `relume chaos`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from relume.chaos.comeback import Comeback, recoveries
 from relume.chaos.driver import Fleet, Job, Kills, run_fleet, run_reference, verdict
 from relume.chaos.measure import measure
 from relume.chaos.schedule import OUTSIDE_FROM, OUTSIDE_TO, Outside, Schedule, Terms
@@ -51,6 +53,7 @@ def play(job: Job, kills: int, seed: int, folder: Path, console: Console) -> Res
         verdict=verdict(job, folder / "reference", folder / "trial", fleet.evidence.survivors),
         control=None,
         errors=(*fleet.errors, *check_kills(schedule, fleet)),
+        comeback=Comeback(recoveries(fleet.evidence, fleet.kill_times, job.workers)),
     )
 
 
@@ -65,7 +68,7 @@ def _original(job: Job, folder: Path, console: Console) -> float:
 def _under_kills(job: Job, schedule: Schedule, reference_s: float, folder: Path, console: Console) -> Fleet:
     count = len(schedule.outside)
     who = "one gets a SIGKILL at a random moment" if count == 1 else f"{count} get a SIGKILL each, at random moments"
-    _act(console, 2, f"The same with {job.workers} workers, of which {who}")
+    _act(console, 2, f"The same with {job.workers} workers, of which {who}; whoever dies is started again")
 
     def watch(stop: Stop) -> None:
         if wait_for_events(folder / "run", stop):

@@ -13,14 +13,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from relume.chaos.evidence import Evidence, read_evidence
+from relume.chaos.effort import Effort, Witness
+from relume.chaos.evidence import Evidence, Who, read_evidence
 from relume.chaos.outside import Killer
-from relume.chaos.schedule import Outside
+from relume.chaos.schedule import Action
 from relume.chaos.shipped import shipped
 from relume.errors import ConfigError, RunLost
 
@@ -39,7 +41,10 @@ SETTINGS = frozenset(f"RELUME_{name}" for name in _NAMES)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is run, again and again. `arguments` are the script's own; `--steps N` is added to them."""
+    """What is run, again and again. `arguments` are the script's own; `--steps N` is added to them.
+
+    `options` are those of `relume run` that say whether the lost come back.
+    """
 
     script: Path
     arguments: tuple[str, ...]
@@ -48,6 +53,7 @@ class Job:
     shards: int | None = None
     threads: int = 1
     loss: str = "loss"
+    options: tuple[str, ...] = ("--max-restarts", "0")
 
     @property
     def command(self) -> list[str]:
@@ -60,33 +66,48 @@ class Kills:
     """Who is to die in a fleet: `traps` as in RELUME_TRAPS. `burner`: a CPU burner takes the place of each dead one."""
 
     traps: Sequence[Mapping[str, Any]]
-    outside: Sequence[Outside] = ()
+    outside: Sequence[Action] = ()
     burner: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """A fleet that is over. `killed_ns`: when this harness killed which rank from outside."""
+    """A fleet that is over. `killed_ns`: when this harness killed whom from outside, one by one.
+
+    `all_killed`: the same of each time that it killed all. `scaled`: when it asked for how many workers. `efforts`:
+    what each joiner did until it was level.
+    """
 
     exit_code: int
     seconds: float
     evidence: Evidence
-    killed_ns: dict[int, int] = field(default_factory=dict)
+    killed_ns: dict[Who, int] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
+    all_killed: list[dict[Who, int]] = field(default_factory=list)
+    scaled: list[tuple[int, int]] = field(default_factory=list)
+    efforts: dict[Who, Effort] = field(default_factory=dict)
 
     @property
-    def kill_times(self) -> dict[int, int]:
-        """When each rank was killed: by its trap's own clock, or by ours."""
-        trapped = {loss.rank: loss.killed_ns for loss in self.evidence.incidents if loss.killed_ns}
+    def kill_times(self) -> dict[Who, int]:
+        """When each was killed, but for those killed with all others: by its trap's own clock, or by ours."""
+        trapped = {who: loss.killed_ns for who, loss in self.evidence.lost.items() if loss.killed_ns}
         return trapped | self.killed_ns
+
+    @property
+    def outside_times(self) -> dict[Who, int]:
+        """When this harness killed whom, those killed with all others included."""
+        return self.killed_ns | {who: at_ns for killed in self.all_killed for who, at_ns in killed.items()}
+
+    @property
+    def all_kill_times(self) -> dict[Who, int]:
+        """When anybody was killed."""
+        return self.kill_times | self.outside_times
 
 
 def run_reference(job: Job, folder: Path) -> float:
     """Run the script plainly, recording into `folder`/record; return the seconds. Raises `RunLost` if it fails."""
     folder.mkdir(parents=True, exist_ok=True)
-    variables = {"RELUME_RECORD": str(folder / "record"), "RELUME_THREADS": str(job.threads), "PYTHONHASHSEED": "0"}
-    if job.shards is not None:
-        variables["RELUME_SHARDS"] = str(job.shards)
+    variables = plain_environment(job) | {"RELUME_RECORD": str(folder / "record")}
     begin = time.monotonic()
     limit_s = START_S + 60.0 * job.steps
     with _process([sys.executable, "-u", *job.command], folder / "output.log", variables) as process:
@@ -96,33 +117,61 @@ def run_reference(job: Job, folder: Path) -> float:
     return time.monotonic() - begin
 
 
-def run_fleet(job: Job, folder: Path, kills: Kills, reference_s: float) -> Fleet:
+def run_fleet(
+    job: Job,
+    folder: Path,
+    kills: Kills,
+    reference_s: float,
+    company: Callable[[Path], AbstractContextManager[object]] | None = None,
+) -> Fleet:
     """Run the script with `relume run` under `kills`. Raises `RunLost` if it does not end in time.
 
-    `reference_s`: what the plain run took, from which the limit follows.
+    `reference_s`: what the plain run took, from which the limit follows. `company` is entered beside the run, with the
+    folder of its records.
     """
     folder.mkdir(parents=True, exist_ok=True)
     shards = [] if job.shards is None else ["--shards", str(job.shards)]
     command = [sys.executable, "-m", "relume", "run", "--workers", str(job.workers), "--threads", str(job.threads)]
-    command += [*shards, "--run-dir", str(folder / "run"), "--record", str(folder / "record"), *job.command]
+    command += [*shards, *job.options, "--run-dir", str(folder / "run"), "--record", str(folder / "record")]
     variables = {"RELUME_TRAPS": json.dumps(list(kills.traps)), **({"RELUME_BURNER": "1"} if kills.burner else {})}
     begin = time.monotonic()
     deadline = begin + START_S + SLOWER_MAX * reference_s
-    with _process(command, folder / "output.log", variables) as process:
+    with contextlib.ExitStack() as stack:
+        process = stack.enter_context(_process([*command, *job.command], folder / "output.log", variables))
+        witness = stack.enter_context(Witness(folder / "run"))
+        if company is not None:
+            stack.enter_context(company(folder / "record"))
         killer = Killer(folder / "run", folder / "record", process.pid, kills.outside)
         killer.work(lambda: process.poll() is None, deadline)
         code = _wait(process, deadline - time.monotonic(), "the fleet")
     if not (folder / "run" / "events.jsonl").exists():
         raise RunLost(f"the fleet did not start (exit code {code}): {_last_lines(folder / 'output.log')}")
-    evidence = read_evidence(folder / "run", folder / "record")
-    return Fleet(code, time.monotonic() - begin, evidence, killer.killed_ns, killer.errors)
+    return Fleet(
+        exit_code=code,
+        seconds=time.monotonic() - begin,
+        evidence=read_evidence(folder / "run", folder / "record"),
+        killed_ns=killer.killed_ns,
+        errors=killer.errors,
+        all_killed=killer.all_killed,
+        scaled=killer.scaled,
+        efforts=witness.efforts,
+    )
 
 
-def verdict(job: Job, reference: Path, fleet: Path, survivors: Sequence[int]) -> dict[str, Any]:
+def plain_environment(job: Job) -> dict[str, str]:
+    """Return the environment in which the script runs by itself."""
+    variables = {"RELUME_THREADS": str(job.threads), "PYTHONHASHSEED": "0"}
+    if job.shards is not None:
+        variables["RELUME_SHARDS"] = str(job.shards)
+    return {name: value for name, value in os.environ.items() if name not in SETTINGS} | variables
+
+
+def verdict(job: Job, reference: Path, fleet: Path, survivors: Sequence[Who]) -> dict[str, Any]:
     """Have `tools/verify.py` compare the records under the two folders; return what it says."""
     command = [sys.executable, str(shipped("verify.py")), "--json", "--loss", job.loss]
     command += ["--reference", str(reference / "record"), "--run", str(fleet / "record")]
-    command += ["--survivors", ",".join(map(str, survivors))]
+    command += ["--survivors", ",".join(f"{rank}.{life}" for rank, life in survivors)]
+    command += ["--events", str(fleet / "run" / "events.jsonl")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=VERDICT_S, check=False)
     try:
         said: dict[str, Any] = json.loads(done.stdout)

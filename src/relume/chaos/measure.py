@@ -25,7 +25,8 @@ it (on few cores fewer workers are *faster*), or with all undisturbed ones if th
 - `control excess`: the disturbed steps' time in a run with burners in the place of the dead, less the same in a run in
   which the same hand-overs were planned (DESIGN.md, (c)).
 
-Where several kills fall into one step, its cost is counted in full for each.
+Where several kills fall into one step, its cost is counted in full for each. Whoever was no member when it was killed
+(a joiner on its way, a spare) costs the members nothing here: `relume.chaos.beside` asks whether they felt it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from relume.chaos.evidence import Evidence, Record
+from relume.chaos.evidence import Evidence, Record, Who
 from relume.core.view import shards_of
 from relume.wire.events import WorkerLost
 
@@ -47,7 +48,8 @@ WARM_UP = 2
 class Cost:
     """What one kill cost; nanoseconds. `moved`: the victim's own lost shards and their heirs."""
 
-    rank: int
+    who: Who
+    member: bool
     killed_ns: int
     detected_ns: int
     fenced_ns: int
@@ -70,31 +72,32 @@ class Measured:
     costs: tuple[Cost, ...]
 
 
-def measure(evidence: Evidence, killed_ns: Mapping[int, int]) -> Measured:
-    """Measure a run in which each rank of `killed_ns` was killed then; ranks without an incident are left out."""
+def measure(evidence: Evidence, killed_ns: Mapping[Who, int]) -> Measured:
+    """Measure a run in which each of `killed_ns` was killed then; those without an incident are left out."""
     timeline = Timeline(evidence.records.values())
-    losses = sorted((i for i in evidence.incidents if i.rank in killed_ns), key=lambda i: killed_ns[i.rank])
-    cases = [_Case(evidence, timeline, loss, killed_ns[loss.rank]) for loss in losses]
+    lost = evidence.lost
+    victims = sorted((who for who in killed_ns if who in lost), key=lambda who: killed_ns[who])
+    cases = [_Case(evidence, timeline, lost[who], killed_ns[who]) for who in victims]
     normal = Normal(timeline, [case.span for case in cases])
     return Measured(normal.period(None), normal.steps, tuple(case.cost(normal) for case in cases))
 
 
-def control_excess(disturbed: Measured, control: Measured) -> dict[int, float]:
-    """Return, by rank, what an unplanned loss cost more than the planned one in its place; nanoseconds.
+def control_excess(disturbed: Measured, control: Measured) -> dict[Who, float]:
+    """Return, by victim, what an unplanned loss cost more than the planned one in its place; nanoseconds.
 
-    Ranks are left out that one of the runs has no such number for. Where the two spread over different numbers of
+    Those are left out that one of the runs has no such number for. Where the two spread over different numbers of
     steps, their excess over the run's own undisturbed steps is compared, else the time itself.
     """
-    planned = {cost.rank: cost for cost in control.costs}
+    planned = {cost.who: cost for cost in control.costs}
     result = {}
     for cost in disturbed.costs:
-        other = planned.get(cost.rank)
+        other = planned.get(cost.who)
         if other is None or cost.span_ns is None or other.span_ns is None:
             continue
         if len(cost.steps) == len(other.steps):
-            result[cost.rank] = float(cost.span_ns - other.span_ns)
+            result[cost.who] = float(cost.span_ns - other.span_ns)
         elif cost.raw_excess_ns is not None and other.raw_excess_ns is not None:
-            result[cost.rank] = cost.raw_excess_ns - other.raw_excess_ns
+            result[cost.who] = cost.raw_excess_ns - other.raw_excess_ns
     return result
 
 
@@ -162,16 +165,18 @@ class _Case:
     """One kill and all that is told of it."""
 
     def __init__(self, evidence: Evidence, timeline: Timeline, loss: WorkerLost, killed_ns: int) -> None:
-        self.loss, self.killed_ns = loss, killed_ns
+        self.loss, self.killed_ns, self.who = loss, killed_ns, (loss.rank, loss.life)
         self._evidence, self._timeline = evidence, timeline
         self._before, after = evidence.view_before(loss.view), evidence.view(loss.view)
+        self.member = _was_member(evidence, loss)
         begin = timeline.falls(killed_ns)
-        end = min(after.step, timeline.last)
-        self.span = () if begin is None else tuple(range(begin, max(begin, end) + 1))
-        own = shards_of(self._before, loss.rank, after.step) if loss.rank in self._before.members else ()
-        needed = after.step <= timeline.last  # a view may begin after the last step
+        view_step = timeline.last if after is None else after.step
+        end = min(view_step, timeline.last)
+        self.span = () if begin is None or not self.member else tuple(range(begin, max(begin, end) + 1))
+        own = shards_of(self._before, loss.rank, view_step) if loss.rank in self._before.members and self.member else ()
+        needed = view_step <= timeline.last  # a view may begin after the last step
         self._moved = {shard: heir for shard, heir in loss.moved.items() if shard in own and needed}
-        self._redone = self._find_redone(after.step)
+        self._redone = self._find_redone(view_step)
 
     def cost(self, normal: Normal) -> Cost:
         """Return what it cost."""
@@ -180,20 +185,27 @@ class _Case:
         usual = normal.period(len(self._before.members))
         known = [period for period in periods if period is not None]
         span = sum(known) if periods and len(known) == len(periods) else None
-        joining = loss.view == self._evidence.views[0].number
         return Cost(
-            rank=loss.rank,
+            who=self.who,
+            member=self.member,
             killed_ns=killed,
             detected_ns=loss.lost_ns - killed,
             fenced_ns=loss.fenced_ns - killed,
             installed_ns=loss.installed_ns - killed,
             steps=self.span,
             moved=self._moved,
-            exposed_wait_ns=self._exposed_before_first_step() if joining else self._exposed(normal),
+            exposed_wait_ns=self._exposed_wait(normal),
             redo_ns=sum(sealed - start for start, sealed in self._redone),
             span_ns=span,
             raw_excess_ns=None if span is None or usual is None else span - usual * len(periods),
         )
+
+    def _exposed_wait(self, normal: Normal) -> int:
+        if not self.member:
+            return 0
+        if self._evidence.views and self.loss.view == self._evidence.views[0].number:
+            return self._exposed_before_first_step()
+        return self._exposed(normal)
 
     def _find_redone(self, step: int) -> list[tuple[int, int]]:
         """Return (start, sealed) of each lost shard, as recomputed by a survivor that lived to tell."""
@@ -201,7 +213,7 @@ class _Case:
             (start, sealed)
             for record in self._timeline.by_step.get(step, ())
             for shard, start, sealed in record.shards
-            if record.rank != self.loss.rank and shard in self._moved and start >= self.killed_ns
+            if record.who != self.who and shard in self._moved and start >= self.killed_ns
         ]
 
     def _exposed(self, normal: Normal) -> int:
@@ -212,7 +224,7 @@ class _Case:
         for step in self.span:
             sealed, end = self._timeline.sealed(step), self._timeline.end(step)
             for record in self._timeline.by_step[step]:
-                if record.rank != self.loss.rank:
+                if record.who != self.who:
                     # What is waited after the last seal is told by the tail.
                     time = _overlap(record.waits, self.killed_ns, min(until, sealed))
                     waited[record.rank] = waited.get(record.rank, 0) + time
@@ -221,12 +233,19 @@ class _Case:
 
     def _exposed_before_first_step(self) -> int:
         """Return the time for which only this loss kept the fleet from forming: from when all others were ready."""
-        others = [record for record in self._timeline.by_step.get(0, ()) if record.rank != self.loss.rank]
+        others = [record for record in self._timeline.by_step.get(0, ()) if record.who != self.who]
         ready = [record.waits[0][0] for record in others if record.waits]
         # Whoever was let in and died before its first step was ready just then: that is where its trap waits.
         let_in = (loss for loss in self._evidence.incidents if loss.phase == "joining" and loss.view > self.loss.view)
         ready += [loss.killed_ns for loss in let_in if loss.rank in self._evidence.views[0].members]
         return max(0, self.loss.installed_ns - max([self.killed_ns, *ready]))
+
+
+def _was_member(evidence: Evidence, loss: WorkerLost) -> bool:
+    """True if the loss ended a view that it was a member of, or if the run was to begin with it."""
+    if not evidence.views or loss.view <= evidence.views[0].number:
+        return not loss.life
+    return (loss.rank, loss.life) in evidence.members(evidence.view_before(loss.view))
 
 
 def _overlap(intervals: Iterable[tuple[int, int]], begin: int, end: int) -> int:

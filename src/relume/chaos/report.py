@@ -1,4 +1,4 @@
-"""A trial as one JSON object for programs and as a short table for people."""
+"""A trial as one JSON object, for programs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
+from relume.chaos.beside import as_ms
+from relume.chaos.comeback import Comeback
+from relume.chaos.evidence import Who
 from relume.chaos.measure import Cost
+from relume.chaos.schedule import Action, Outside, Pick, Rescale
 from relume.chaos.trial import Result
 from relume.torch_check import torch_version
 from relume.version import __version__
@@ -26,17 +30,18 @@ def as_json(result: Result) -> dict[str, Any]:
         "v": VERSION,
         "ok": result.ok,
         "kills": len(costs),
+        **(_comeback(result.comeback) if result.comeback else {}),
         "steps": result.verdict["steps"],
         "lost_steps": result.verdict["lost_steps"],
         "differing_bits": result.verdict["differing_bits"],
         "exposed_wait_ms": _summary([cost.exposed_wait_ns for cost in costs]),
         "redo_ms": _summary([cost.redo_ns for cost in costs]),
         "raw_excess_ms": _summary([cost.raw_excess_ns for cost in costs]),
-        "control_excess_ms": _summary([control.excess_ns.get(cost.rank) for cost in costs]) if control else None,
+        "control_excess_ms": _summary([control.excess_ns.get(cost.who) for cost in costs]) if control else None,
         "control_step_ms": {name: _ms(step_ns) for name, step_ns in control.step_ns.items()} if control else None,
         "baseline_step_ms": _ms(result.measured.baseline_ns),
         "undisturbed_steps": len(result.measured.undisturbed),
-        "per_kill": [_kill(result, cost) for cost in costs],
+        "per_kill": [_kill(result, cost) | _back(result, cost.who) for cost in costs],
         "errors": list(result.errors),
         "remarks": control.remarks if control else [],
         "verdict": result.verdict,
@@ -55,48 +60,53 @@ def as_json(result: Result) -> dict[str, Any]:
     }
 
 
-def as_text(result: Result) -> str:
-    """Return the table that `relume chaos` prints."""
-    said = result.verdict
-    ok = "the same, bit for bit" if result.ok else "FAILED" if said["ok"] else "DIFFERENT"
-    rows = [
-        ("verdict", ok),
-        ("kills", f"{len(result.measured.costs)} of {len(result.schedule.victims)}, seed {result.seed}"),
-        ("steps", f"{said['steps']}, lost {said['lost_steps']}"),
-        ("differing bits", str(said["differing_bits"])),
-        ("step, undisturbed", f"{_number(result.measured.baseline_ns)} ms"),
-    ]
-    costs = result.measured.costs
-    excess = result.control.excess_ns if result.control else {}
-    for name, values in (
-        ("exposed wait", [cost.exposed_wait_ns for cost in costs]),
-        ("redo", [cost.redo_ns for cost in costs]),
-        ("raw excess", [cost.raw_excess_ns for cost in costs]),
-        ("control excess", [excess.get(cost.rank) for cost in costs]),
-    ):
-        known = [value for value in values if value is not None]
-        if known:
-            rows.append((name, f"median {_number(median(known))} ms, worst {_number(max(known))} ms"))
-    lines = [f"{name:<19}{value}" for name, value in rows]
-    lines += ["", f"{'worker':>6}  {'killed in':<20}{'step':>5}{'shard':>6}  {'how':<8}" + _HEAD]
-    for cost in costs:
-        loss, kill = _loss(result, cost), _kill(result, cost)
-        place = f"{loss.rank:>6}  {loss.phase:<20}{_index(loss.step):>5}{_index(loss.shard):>6}  {kill['how']:<8}"
-        taken = (cost.detected_ns, cost.installed_ns, cost.exposed_wait_ns, cost.redo_ns)
-        times = (*taken, cost.raw_excess_ns, excess.get(cost.rank))
-        lines.append(place + "".join(f"{_number(time):>10}" for time in times))
-    lines += ["", *result.errors, *said["differences"][:20]] if not result.ok else []
-    return "\n".join([*lines, *(f"note: {remark}" for remark in (result.control.remarks if result.control else ()))])
+def _comeback(comeback: Comeback) -> dict[str, Any]:
+    """Return what is told of a run whose workers came back."""
+    beside = comeback.beside
+    return {
+        "recovered": sum(back.recovered for back in comeback.recoveries),
+        "kill_to_full_strength_ms": _summary([back.full_strength_ns for back in comeback.recoveries]),
+        "survivors_step_ms": as_ms(beside) if beside else None,
+        "survivors_step_ratio": round(beside.ratio, 4) if beside and beside.ratio else None,
+        "survivors_steps": {"joining": beside.joining_steps, "control": beside.control_steps} if beside else None,
+        "kill_all": [
+            {
+                "killed": len(group),
+                "recovered": sum(back.recovered for back in group),
+                "full_strength_ms": max((_ms(back.full_strength_ns) or 0.0 for back in group), default=None),
+            }
+            for group in comeback.all_killed
+        ],
+        "scale": [{"workers": each.workers, "reached_ms": _ms(each.reached_ns)} for each in comeback.scalings],
+    }
 
 
-_HEAD = "".join(f"{name:>10}" for name in ("detected", "installed", "exposed", "redo", "raw", "control")) + "  (ms)"
+def _back(result: Result, who: Who) -> dict[str, Any]:
+    """Return what is told of how one victim's place was taken."""
+    backs = result.comeback.recoveries if result.comeback else ()
+    back = next((back for back in backs if back.who == who), None)
+    if back is None:
+        return {}
+    return {
+        "member": back.member,
+        "recovered": back.recovered,
+        "missing": back.missing,
+        "heir": None if back.heir is None else list(back.heir),
+        "warm": back.heir in result.fleet.evidence.warm,
+        "respawned_ms": _ms(back.respawned_ns),
+        "level_ms": _ms(back.level_ns),
+        "admitted_ms": _ms(back.admitted_ns),
+        "worked_ms": _ms(back.worked_ns),
+        "full_strength_ms": _ms(back.full_strength_ns),
+    }
 
 
 def _kill(result: Result, cost: Cost) -> dict[str, Any]:
     loss = _loss(result, cost)
-    exact = next((kill for kill in result.schedule.exact if kill.rank == cost.rank), None)
+    exact = next((kill for kill in result.schedule.exact if kill.who == cost.who), None)
     return {
         "rank": loss.rank,
+        "life": loss.life,
         "pid": loss.pid,
         "wait_status": loss.wait_status,
         "step": loss.step,
@@ -112,21 +122,31 @@ def _kill(result: Result, cost: Cost) -> dict[str, Any]:
         "exposed_wait_ms": _ms(cost.exposed_wait_ns),
         "redo_ms": _ms(cost.redo_ns),
         "raw_excess_ms": _ms(cost.raw_excess_ns),
-        "control_excess_ms": _ms(result.control.excess_ns.get(cost.rank) if result.control else None),
+        "control_excess_ms": _ms(result.control.excess_ns.get(cost.who) if result.control else None),
         "disturbed_steps": list(cost.steps),
         "moved": {str(shard): heir for shard, heir in sorted(cost.moved.items())},
     }
 
 
 def _loss(result: Result, cost: Cost) -> WorkerLost:
-    return next(loss for loss in result.fleet.evidence.incidents if loss.rank == cost.rank)
+    return result.fleet.evidence.lost[cost.who]
 
 
 def _schedule(result: Result) -> dict[str, Any]:
     return {
         "exact": [{"story": kill.story, **kill.trap()} for kill in result.schedule.exact],
-        "outside": [{"ranks": list(kill.ranks), "at_step": kill.at_step} for kill in result.schedule.outside],
+        "outside": [_action(action) for action in result.schedule.outside],
     }
+
+
+def _action(action: Action) -> dict[str, Any]:
+    if isinstance(action, Outside):
+        return {"ranks": list(action.ranks), "at_step": action.at_step}
+    if isinstance(action, Pick):
+        return {"count": action.count, "at_step": action.at_step}
+    if isinstance(action, Rescale):
+        return {"workers": action.workers, "at_step": action.at_step}
+    return {"all": True, "at_step": action.at_step}
 
 
 def _summary(values: Sequence[float | None]) -> dict[str, Any]:
@@ -140,11 +160,3 @@ def _summary(values: Sequence[float | None]) -> dict[str, Any]:
 
 def _ms(value: float | None) -> float | None:
     return None if value is None else round(value / MS, 3)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value / MS:.1f}"
-
-
-def _index(value: int) -> str:
-    return "-" if value < 0 else str(value)

@@ -56,7 +56,10 @@ OUTSIDE_FROM, OUTSIDE_TO = 0.2, 0.8
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """`rank` is killed at moment `nth` of the `entry`-th time that it enters `phase` in `step` (see `Trap`)."""
+    """`rank` is killed at moment `nth` of the `entry`-th time that it enters `phase` in `step` (see `Trap`).
+
+    `life`: how many processes had the rank before this victim. `later`: `step` is the earliest.
+    """
 
     rank: int
     phase: str
@@ -64,11 +67,18 @@ class Exact:
     entry: int | None
     nth: int
     story: str
+    life: int = 0
+    later: bool = False
+
+    @property
+    def who(self) -> tuple[int, int]:
+        """The victim: (rank, life)."""
+        return self.rank, self.life
 
     def trap(self, action: str = "kill") -> dict[str, Any]:
         """Return it as RELUME_TRAPS wants it."""
         place = {"rank": self.rank, "phase": self.phase, "step": self.step, "entry": self.entry, "nth": self.nth}
-        return {**place, "action": action}
+        return {**place, "action": action, "life": self.life, "later": self.later}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +90,55 @@ class Outside:
 
 
 @dataclass(frozen=True, slots=True)
+class Pick:
+    """`count` members are killed from outside at `at_step`: whom `dice` (a seed) picks then, but none of `spared`."""
+
+    at_step: float
+    count: int
+    dice: str
+    spared: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class KillAll:
+    """Every worker that there is at `at_step` is killed from outside, back to back."""
+
+    at_step: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rescale:
+    """At `at_step` somebody asks for so many `workers`."""
+
+    at_step: float
+    workers: int
+
+
+Action = Outside | Pick | KillAll | Rescale
+"""What is done to a run from outside."""
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
-    """All kills of one run."""
+    """All that is done to one run."""
 
     exact: tuple[Exact, ...]
-    outside: tuple[Outside, ...]
+    outside: tuple[Action, ...]
 
     @property
     def victims(self) -> tuple[int, ...]:
-        """The ranks that die, ascending."""
-        return tuple(
-            sorted([kill.rank for kill in self.exact] + [rank for kill in self.outside for rank in kill.ranks])
-        )
+        """The ranks that die, ascending, of those known beforehand."""
+        return tuple(sorted([kill.rank for kill in self.exact] + [rank for kill in self._named for rank in kill.ranks]))
+
+    @property
+    def kills(self) -> int:
+        """How many are killed one by one; `KillAll` is beside that."""
+        picks = sum(action.count for action in self.outside if isinstance(action, Pick))
+        return len(self.victims) + picks
+
+    @property
+    def _named(self) -> list[Outside]:
+        return [action for action in self.outside if isinstance(action, Outside)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +155,8 @@ class Terms:
     def check(self) -> None:
         """Raise `ConfigError` for what cannot be asked."""
         if not 0 <= self.kills < self.workers:
-            raise ConfigError(
-                f"--kills {self.kills}: victims are distinct and one of {self.workers} workers has to live"
-            )
+            text = f"--kills {self.kills}: victims are distinct and one of {self.workers} workers has to live. "
+            raise ConfigError(text + "With --respawn they come back, and there may be more kills than workers")
         if not 1 <= self.together <= max(1, self.kills):
             raise ConfigError(f"--kill-together {self.together}: between 1 and --kills, which is {self.kills}")
         if self.steps < 4:

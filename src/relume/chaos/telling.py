@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from relume.chaos.measure import Cost
-from relume.chaos.trial import Result
+from relume.chaos.trial import Result, named
 from relume.observe.wording import duration, listed, plural
 
 _DIFFERENCES_MAX = 10
@@ -39,25 +39,43 @@ def closing_sentence(result: Result) -> str:
     others = "The other one" if workers == 2 else "The others"
     when = "after" if len(costs) == 1 else "each time after"
     return (
-        f"{died}. {others} went on, {when} a wait of {worst} at most; no step was lost, and the trained "
-        "model is, bit for bit, the one that nobody disturbed."
+        f"{died}. {others} went on, {when} a wait of {worst} at most; {_returned(result)}no step was lost, and the "
+        "trained model is, bit for bit, the one that nobody disturbed."
     )
+
+
+def _returned(result: Result) -> str:
+    """Say who came back, if anybody did."""
+    backs = result.comeback.recoveries if result.comeback else ()
+    count = sum(back.recovered for back in backs)
+    if not count:
+        return ""
+    if count < len(backs):
+        return f"{count} of them came back and took part again; "
+    return "the dead one came back and took part again; " if count == 1 else "all of them came back; "
 
 
 def _kills(result: Result) -> RenderableType:
     table = Table.grid(padding=(0, 2))
-    for side in ("left", "left", "right", "right", "right", "left"):
+    for side in ("left", "left", "right", "right", "right", "left", "right"):
         table.add_column(no_wrap=True, justify=side)
-    headers = ("killed", "while in", "step", "survivors waited", "recomputing", "by")
+    headers = ("killed", "while in", "step", "others waited", "recomputing", "by", "back after")
     table.add_row(*(Text(header, "bright_black") for header in headers))
-    losses = {loss.rank: loss for loss in result.fleet.evidence.incidents}
+    losses = result.fleet.evidence.lost
     for cost in result.measured.costs:
-        loss = losses[cost.rank]
+        loss = losses[cost.who]
         doing = f"{loss.phase}, shard {loss.shard}" if loss.shard >= 0 else loss.phase
         heirs = listed(sorted(set(cost.moved.values()))) if cost.moved else "-"
         redo = duration(cost.redo_ns / 1e9) if cost.moved else "nothing"
-        table.add_row(f"worker {cost.rank}", doing, str(loss.step), _wait(cost), redo, heirs)
+        table.add_row(named(cost.who), doing, str(loss.step), _wait(cost), redo, heirs, _back(result, cost))
     return table
+
+
+def _back(result: Result, cost: Cost) -> str:
+    """Return how long it took until the victim's place was filled, and whoever filled it worked."""
+    backs = result.comeback.recoveries if result.comeback else ()
+    worked = next((back.worked_ns for back in backs if back.who == cost.who and back.recovered), None)
+    return "-" if worked is None else duration(worked / 1e9)
 
 
 def _wait(cost: Cost) -> str:

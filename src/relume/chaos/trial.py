@@ -1,8 +1,8 @@
 """One trial, from schedule to verdict: is the run under kills the run that nothing happened to, and at what cost?
 
 The script runs up to four times: plainly (the *reference*), in a fleet under kills (the *trial*), and twice for the
-control (see `control`). This module runs them one after the other and says what is wrong with the kills themselves;
-numbers come from `measure`, and what the bits say from `tools/verify.py`.
+control (see `control`); where the lost come back, once (see `returning`). This module runs them one after the other and
+says what is wrong with the kills themselves; numbers come from `measure`, and what the bits say from `tools/verify.py`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from relume.arena.layout import block_bounds
+from relume.chaos.agenda import ALONE, Respawn
+from relume.chaos.comeback import Comeback
 from relume.chaos.control import Control, run_control
 from relume.chaos.driver import Fleet, Job, Kills, check_script, run_fleet, run_reference, verdict
-from relume.chaos.evidence import read_records
+from relume.chaos.evidence import Who, read_records
 from relume.chaos.measure import Measured, measure
 from relume.chaos.schedule import Schedule, Terms, plan
 from relume.errors import RunLost
@@ -29,7 +31,7 @@ STATES_PER_PARAMETER = 8
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A trial that is over. `errors` says what is wrong beside what the verdict says."""
+    """A trial that is over. `errors` says what is wrong beside what the verdict says; `comeback`: with respawn only."""
 
     job: Job
     seed: int
@@ -40,6 +42,7 @@ class Result:
     verdict: dict[str, Any]
     control: Control | None
     errors: tuple[str, ...]
+    comeback: Comeback | None = None
 
     @property
     def ok(self) -> bool:
@@ -49,12 +52,13 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked of a trial beside the job itself."""
+    """What is asked of a trial beside the job itself. `respawn`: the lost come back (see `returning`)."""
 
     kills: int
     together: int
     seed: int
     control: bool
+    respawn: Respawn | None = None
 
 
 def run_trial(job: Job, request: Request, folder: Path, tell: Callable[[str], None]) -> Result:
@@ -90,7 +94,7 @@ def run_trial(job: Job, request: Request, folder: Path, tell: Callable[[str], No
 
 def shards_of_reference(record_dir: Path, steps: int) -> int:
     """Return S as the script chose it. Raises `RunLost` if the plain run is not `steps` steps long."""
-    records = [record for (rank, _), record in sorted(read_records(record_dir).items()) if rank == 0]
+    records = [record for record in read_records(record_dir) if record.rank == 0]
     if len(records) != steps:
         text = f"the script, run plainly, recorded {len(records)} steps, not {steps}: "
         raise RunLost(text + "it has to take `--steps N` and make that many steps of run.steps()")
@@ -110,33 +114,43 @@ def own_blocks(final: Path, workers: int) -> bool:
 
 def check_kills(schedule: Schedule, fleet: Fleet) -> list[str]:
     """Say what is wrong with the kills themselves: one that was not carried out, or a loss that nobody asked for."""
-    losses = {loss.rank: loss for loss in fleet.evidence.incidents}
+    losses, killed = fleet.evidence.lost, fleet.outside_times
     errors = ["a worker was lost twice"] if len(losses) < len(fleet.evidence.incidents) else []
     errors += _check_traps(schedule, losses)
-    for rank, killed_ns in fleet.killed_ns.items():
-        if rank not in losses or losses[rank].lost_ns < killed_ns:
-            errors.append(f"worker {rank} was killed from outside, but no incident tells of it")
-    for rank, loss in losses.items():
-        if rank not in schedule.victims:
-            errors.append(f"worker {rank} was lost though nobody killed it: {loss.text}")
+    for who, killed_ns in killed.items():
+        if who not in losses or losses[who].lost_ns < killed_ns:
+            errors.append(f"{named(who)} was killed from outside, but no incident tells of it")
+    trapped = {kill.who for kill in schedule.exact}
+    for who, loss in losses.items():
+        if who not in killed and who not in trapped:
+            errors.append(f"{named(who)} was lost though nobody killed it: {loss.text}")
         elif not _was_killed(loss):
-            errors.append(f"worker {rank} died of something else than the kill: {loss.text}")
+            errors.append(f"{named(who)} died of something else than the kill: {loss.text}")
     if fleet.exit_code != 0:
         reason = fleet.evidence.ended.reason if fleet.evidence.ended else "it gave no reason"
         errors.append(f"`relume run` ended with exit code {fleet.exit_code}: {reason}")
     return errors
 
 
-def _check_traps(schedule: Schedule, losses: Mapping[int, WorkerLost]) -> list[str]:
+def _check_traps(schedule: Schedule, losses: Mapping[Who, WorkerLost]) -> list[str]:
     errors = []
     for kill in schedule.exact:
-        loss = losses.get(kill.rank)
-        where = f"{kill.phase} of step {kill.step}" if kill.story != "view" else "the handling of another loss"
+        loss, anywhere = losses.get(kill.who), kill.phase in ALONE
+        where = f"{kill.phase} of step {kill.step}{' or later' if kill.later else ''}"
+        where = f"{kill.phase}, whenever that comes" if anywhere else where
         if loss is None or not loss.killed_ns:
-            errors.append(f"the trap for worker {kill.rank} in {where} never sprang")
-        elif loss.phase != kill.phase or (kill.story != "view" and loss.step != kill.step):
-            errors.append(f"the trap for worker {kill.rank} in {where} sprang in {loss.phase} of step {loss.step}")
+            errors.append(f"the trap for {named(kill.who)} in {where} never sprang")
+            continue
+        in_time = loss.step >= kill.step if kill.later else loss.step == kill.step
+        if loss.phase != kill.phase or not (anywhere or in_time):
+            errors.append(f"the trap for {named(kill.who)} in {where} sprang in {loss.phase} of step {loss.step}")
     return errors
+
+
+def named(who: Who) -> str:
+    """Name a process for people."""
+    rank, life = who
+    return f"worker {rank} (life {life})" if life else f"worker {rank}"
 
 
 def _was_killed(loss: WorkerLost) -> bool:

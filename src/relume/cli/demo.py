@@ -25,8 +25,8 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser."""
     result = argparse.ArgumentParser(
         prog="relume demo",
-        description="See it: train a small GPT undisturbed, then again with workers killed at random moments, and "
-        "compare the results bit for bit. About two minutes on two cores.",
+        description="See it: train a small GPT undisturbed, then again with workers killed at random moments, who come "
+        "back, and compare the results bit for bit. About two minutes on two cores.",
         epilog=EPILOG,
         allow_abbrev=False,
     )
@@ -80,7 +80,7 @@ def _demo(options: argparse.Namespace, folder: Path, console: Console) -> int:
     from relume.chaos.shipped import shipped  # noqa: PLC0415
     from relume.chaos.telling import tell  # noqa: PLC0415
 
-    job = Job(shipped("charlm.py"), (), options.workers, options.steps)
+    job = Job(shipped("charlm.py"), (), options.workers, options.steps, options=())
     kills = min(3, options.workers - 1) if options.kills is None else options.kills
     result = play(job, kills, seed, folder, console)
     tell(result, folder / "reference" / "record" / "final-0.pt", console)

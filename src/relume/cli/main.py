@@ -14,6 +14,8 @@ from relume.version import __version__
 COMMANDS = {
     "run": "start a script with fault tolerance on this host",
     "status": "show a live run, or how a finished one ended",
+    "scale": "ask a live run for more workers, or fewer",
+    "checkpoint": "list, verify and export the checkpoints of a run",
     "chaos": "kill workers of a run on a seeded schedule, and prove that nothing changed",
     "simulate": "live thousands of seeded histories of the decisions under faults, and hold them to their laws",
     "demo": "see it: an undisturbed run, the same run under kills, and the verdict",

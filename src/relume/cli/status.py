@@ -9,10 +9,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from relume.observe.facts import as_json
 from relume.observe.find import LATEST, find_run
 from relume.observe.live import OVER, follow
 from relume.observe.observer import Observer
-from relume.observe.report import as_json, as_text
+from relume.observe.report import as_text
 
 
 def parser() -> argparse.ArgumentParser:

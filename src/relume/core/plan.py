@@ -20,8 +20,8 @@ from relume.wire.messages import Ballot, View
 class Inventory:
     """What the arena holds once nobody may write: read by the agent, judged here.
 
-    `complete` is the newest step whose blocks are all sealed, or the last one before the checkpoint that the run goes on
-    from (-1: none). `sealed` are the nodes of the step after it, by the rank in whose slots they stand, the dead
+    `complete` is the newest step whose blocks are all sealed, or the last one before the checkpoint that the run goes
+    on from (-1: none). `sealed` are the nodes of the step after it, by the rank in whose slots they stand, the dead
     included. `taken` is the newest step that each worker has copied out, joiners included.
     """
 

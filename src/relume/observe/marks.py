@@ -11,6 +11,8 @@ from relume.observe.observer import Snapshot
 STRIP_MAX = 200
 LOST = "lost"
 GONE = "gone"
+REPLAY = "replay"
+SPARE = "spare"
 
 _KINDS = {
     "load": "load",
@@ -33,6 +35,8 @@ _LOOKS = {
     "wait": ("·", ".", "bright_black"),
     "view": ("!", "!", "bold yellow"),
     "other": ("-", "-", "bright_black"),
+    REPLAY: ("»", "r", "bold blue"),
+    SPARE: ("○", "o", "bright_black"),
     LOST: ("✗", "X", "bold red"),
     GONE: (" ", " ", ""),
 }
@@ -48,21 +52,28 @@ def style(phase: str) -> str:
     return _LOOKS[kind(phase)][2]
 
 
+_STATES = {"starting": GONE, "ended": GONE, "replaying": REPLAY, "spare": SPARE}
+"""What a worker's state shows, if not its phase."""
+
+
 class Strips:
     """The latest marks of every worker."""
 
     def __init__(self, *, ascii_only: bool) -> None:
         self._which = 1 if ascii_only else 0
         self._strips: dict[int, deque[str]] = {}
+        self._lives: dict[int, int] = {}
 
     def look(self, snapshot: Snapshot) -> None:
         """Add a mark for each worker. All strips keep the same time, so a lost worker's goes dark."""
         for worker in snapshot.reply.workers if snapshot.reply is not None else ():
             strip = self._strips.setdefault(worker.rank, deque(maxlen=STRIP_MAX))
-            if worker.state == "lost":
+            replaced = worker.life > self._lives.setdefault(worker.rank, worker.life)
+            self._lives[worker.rank] = worker.life
+            if worker.state == "lost" or (replaced and strip[-1] not in {LOST, GONE}):
                 strip.append(GONE if strip and strip[-1] in {LOST, GONE} else LOST)
             else:
-                strip.append(GONE if worker.state in {"starting", "ended"} else kind(worker.phase))
+                strip.append(_STATES.get(worker.state, kind(worker.phase)))
 
     def strip(self, rank: int, width: int) -> Text:
         """Return the `width` newest marks of `rank`, the newest on the right."""
@@ -73,7 +84,7 @@ class Strips:
         return text
 
     def legend(self) -> Text:
-        """Say what the marks mean."""
+        """Say what the marks mean; those of a state are beside its name."""
         text = Text(no_wrap=True, overflow="ellipsis")
         for name in ("load", "forward", "backward", "sum", "update", "wait", LOST):
             text.append(self._sign(name), _LOOKS[name][2])

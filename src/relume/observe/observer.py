@@ -115,7 +115,7 @@ class Observer:
         if reply is not None:
             self._total = max(self._total, reply.total)
             done = max((w.step for w in reply.workers), default=0) + (reply.state == "closed")
-            self._steps = max(self._steps, done)
+            self._steps = max(self._steps, min(done, self._total or done))
             return
         if not self._total:
             self._total = self._recorded("steps")

@@ -6,7 +6,8 @@ import math
 
 from relume.observe.observer import Snapshot
 from relume.observe.standing import Standing
-from relume.observe.wording import clock, duration, incident_line, listed, plural
+from relume.observe.tale import told
+from relume.observe.wording import clock, duration, named, plural
 
 EVERY_S = 5.0
 
@@ -18,8 +19,7 @@ class Lines:
         self._every_s = every_s
         self._begun = False
         self._training = False
-        self._incidents = 0
-        self._remarks = 0
+        self._told = 0
         self._ended = False
         self._told_s = -math.inf
         self._told_steps = 0
@@ -36,14 +36,12 @@ class Lines:
         if not self._training and story.views:
             self._training = True
             self._told_s = snapshot.now_s
-            who = listed(list(story.views[0].members))
+            who = named(list(story.views[0].members))
             shards = f", {plural(story.shards, 'shard')} each" if story.shards else ""
             steps = plural(snapshot.total, "step") if snapshot.total else "steps"
-            lines.append(f"training begins: {steps}{shards}, workers {who}")
-        lines += [incident_line(incident) for incident in story.incidents[self._incidents :]]
-        self._incidents = len(story.incidents)
-        lines += [f"worker {remark.rank}: {remark.text}" for remark in story.remarks[self._remarks :]]
-        self._remarks = len(story.remarks)
+            lines.append(f"training begins: {steps}{shards}, {who}")
+        lines += [told(event) for _, event in story.tale[self._told :]]
+        self._told = len(story.tale)
         if self._training and snapshot.steps > self._told_steps and snapshot.now_s - self._told_s >= self._every_s:
             lines.append(self._progress(snapshot))
         if not self._ended and snapshot.standing in {Standing.ENDED, Standing.DEAD}:

@@ -1,63 +1,31 @@
-"""A run in full, once: for people as lines of text, for programs as one JSON object (its schema is versioned)."""
+"""A run in full, once, as lines of text for people."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
 from rich.text import Text
 
+from relume.observe.facts import restarts_of, workers_of
 from relume.observe.observer import Snapshot
 from relume.observe.standing import Standing
-from relume.observe.wording import clock, duration, hand_over, handled_s, listed, place, plural, since_kill_s
-from relume.wire.events import WorkerLost
-from relume.wire.messages import WorkerStatus
-
-VERSION = 1
-"""Of the JSON object. A field may be added within a version."""
+from relume.observe.story import Told
+from relume.observe.tale import DECIDED, checkpoint_line, mirror_line, told
+from relume.observe.wording import clock, duration, hand_over, handled_s, named, place, plural, since_kill_s
+from relume.wire.events import CheckpointWritten, Remarked, WorkerLost
 
 STATES = {
     "forming": "the workers are starting",
     "steady": "training",
     "ballot": "a loss is being dealt with",
     "counting": "a loss is being dealt with",
+    "paused": "too few workers: waiting for others to come back",
     "closed": "every step is done, the script runs to its end",
     "ended": "ending",
 }
 """The coordinator's states in words."""
-
-
-def as_json(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the object that `relume status --json` prints."""
-    story, reply = snapshot.story, snapshot.reply
-    view = reply.view if reply is not None else None
-    last = story.view
-    number = view.number if view else last.view if last else None
-    members = view.members if view else last.members if last else ()
-    return {
-        "v": VERSION,
-        "run": snapshot.run,
-        "folder": str(snapshot.folder),
-        "standing": snapshot.standing.value,
-        "state": reply.state if reply is not None else None,
-        "agent_pid": story.started.agent_pid if story.started else reply.pid if reply else None,
-        "command": list(story.started.command) if story.started else [],
-        "started": story.started_s or None,
-        "uptime_s": reply.uptime_s if reply is not None else max(0.0, story.last_s - story.started_s),
-        "step": snapshot.steps,
-        "total": snapshot.total or None,
-        "shards": view.shards if view else story.shards,
-        "view": {"number": list(number), "members": list(members)} if number else None,
-        "workers": [msgspec.to_builtins(worker) for worker in _workers(snapshot)],
-        "losses": reply.incidents if reply is not None else len(story.incidents),
-        "incidents": [_incident(incident) for incident in story.incidents],
-        "raised": [msgspec.to_builtins(raised) for raised in story.raised],
-        "remarks": [msgspec.to_builtins(remark) for remark in story.remarks],
-        "outcome": story.ended.outcome if story.ended else None,
-        "reason": story.ended.reason if story.ended else None,
-        "exit_code": story.ended.exit_code if story.ended else None,
-        "problems": list(snapshot.problems),
-    }
+MEMBERS = frozenset({"in", "leaving"})
+"""The states of a worker that others wait for."""
+_HISTORY_LINES = 12
+_NOTES = 3
 
 
 def as_text(snapshot: Snapshot) -> list[Text]:
@@ -65,36 +33,14 @@ def as_text(snapshot: Snapshot) -> list[Text]:
     lines = [_headline(snapshot), *_facts(snapshot)]
     if snapshot.reply is not None:
         lines += [Text(), *_worker_lines(snapshot)]
-    lines += [Text(), *_incident_lines(snapshot)]
+    lines += [Text(), *_incident_lines(snapshot), *_history(snapshot)]
     for raised in snapshot.story.raised:
         lines.append(Text(f"worker {raised.rank}'s script raised {raised.error} at {raised.where}", "red"))
         lines.append(Text(f"  its traceback is in worker-{raised.rank}.log"))
-    for remark in snapshot.story.remarks[-3:]:
-        text = f"note by worker {remark.rank}, step {remark.step}: {remark.text} ({remark.topic})"
-        lines.append(Text(text, "yellow"))
+    notes = [remark for remark in snapshot.story.remarks if remark.topic not in DECIDED]
+    lines += [Text(told(note), "yellow") for note in notes[-_NOTES:]]
     lines += [Text(f"note: {problem}", "yellow") for problem in snapshot.problems]
     return lines
-
-
-def _workers(snapshot: Snapshot) -> list[WorkerStatus]:
-    """Return the workers as the agent tells them, or as the events leave them."""
-    if snapshot.reply is not None:
-        return list(snapshot.reply.workers)
-    story, found = snapshot.story, []
-    survived = "ended" if story.ended and story.ended.outcome == "completed" else "gone"
-    for rank, pid in sorted(story.pids.items()):
-        incident = story.lost.get(rank)
-        if incident is None:
-            found.append(WorkerStatus(rank, pid, survived, "", -1, -1, 0.0))
-        else:
-            found.append(WorkerStatus(rank, pid, "lost", incident.phase, incident.step, incident.shard, 0.0))
-    return found
-
-
-def _incident(incident: WorkerLost) -> dict[str, Any]:
-    since_kill = since_kill_s(incident)
-    figures = {"handled_ms": handled_s(incident) * 1e3, "since_kill_ms": since_kill and since_kill * 1e3}
-    return {**msgspec.to_builtins(incident), **figures}
 
 
 def _headline(snapshot: Snapshot) -> Text:
@@ -132,23 +78,41 @@ def _facts(snapshot: Snapshot) -> list[Text]:
         number = f"{story.view.view[0]}.{story.view.view[1]}"
         shards = f", {plural(story.shards, 'shard')} a step" if story.shards else ""
         since = "from the first step" if story.view.step == 0 else f"since step {story.view.step}"
-        facts["view"] = f"{number} {since}: {_named(list(story.view.members))}{shards}"
+        facts["view"] = f"{number} {since}: {named(list(story.view.members))}{shards}"
+    if fleet(snapshot):
+        facts["fleet"] = fleet(snapshot)
+    if story.mirrored is not None:
+        newest = f"of step {reply.mirror_step}; " if reply is not None and reply.mirror_step >= 0 else ""
+        facts["mirror"] = newest + mirror_line(story.mirrored)
+    if story.checkpoint is not None:
+        facts["disk"] = checkpoint_line(story.checkpoint)
     if snapshot.says and reply is not None:
         facts["prints"] = snapshot.says
     return [Text.assemble("  ", (f"{name:<8}", "dim"), " ", value) for name, value in facts.items()]
 
 
-def _named(ranks: list[int]) -> str:
-    return f"{'worker' if len(ranks) == 1 else 'workers'} {listed(ranks)}"
+def fleet(snapshot: Snapshot) -> str:
+    """Say how many there are of how many there should be; "" if nobody comes back in this run."""
+    reply, parts = snapshot.reply, []
+    if reply is not None and reply.target:
+        members = len(reply.view.members) if reply.view is not None else 0
+        parts.append(f"{members} of {plural(reply.target, 'worker')}")
+        if reply.spares:
+            level = sum(worker.state == "spare" for worker in reply.workers)
+            parts.append(f"{level} of {plural(reply.spares, 'spare')}")
+    restarts = restarts_of(snapshot)
+    if restarts:
+        parts.append(plural(restarts, "restart"))
+    return ", ".join(parts)
 
 
 def _worker_lines(snapshot: Snapshot) -> list[Text]:
-    lines = [Text(f"  {'worker':<8}{'pid':<9}{'state':<12}{'phase':<11}{'step':<8}{'shard':<7}idle", "dim")]
-    for worker in _workers(snapshot):
-        state = "in, main" if worker.state == "in" and worker.rank == snapshot.main else worker.state
+    lines = [Text(f"  {'worker':<8}{'life':<6}{'pid':<9}{'state':<15}{'phase':<11}{'step':<8}{'shard':<7}idle", "dim")]
+    for worker in workers_of(snapshot):
+        state = f"{worker.state}, main" if worker.rank == snapshot.main and worker.state in MEMBERS else worker.state
         step, shard = (str(number) if number >= 0 else "-" for number in (worker.step, worker.shard))
-        idle = duration(worker.idle_s) if worker.idle_s >= 1 and worker.state == "in" else "-"
-        row = f"  {worker.rank:<8}{worker.pid:<9}{state:<12}{worker.phase:<11}{step:<8}{shard:<7}{idle}"
+        idle = duration(worker.idle_s) if worker.idle_s >= 1 and worker.state in MEMBERS else "-"
+        row = f"  {worker.rank:<8}{worker.life:<6}{worker.pid:<9}{state:<15}{worker.phase:<11}{step:<8}{shard:<7}{idle}"
         lines.append(Text(row, "red" if worker.state == "lost" else ""))
     return lines
 
@@ -156,17 +120,45 @@ def _worker_lines(snapshot: Snapshot) -> list[Text]:
 def _incident_lines(snapshot: Snapshot) -> list[Text]:
     incidents = snapshot.story.incidents
     lines = [Text(f"{plural(len(incidents), 'incident')}" if incidents else "no incidents", "bold")]
-    for incident in incidents:
+    for index, incident in enumerate(incidents):
         where = place(incident.phase, incident.step, incident.shard)
-        lines.append(Text(f"  worker {incident.rank} (pid {incident.pid}) {where}: {incident.text}", "red"))
-        lines.append(Text(f"    {hand_over(incident)}; {_timeline(incident)}"))
+        life = f", life {incident.life}" if incident.life else ""
+        lines.append(Text(f"  worker {incident.rank} (pid {incident.pid}{life}) {where}: {incident.text}", "red"))
+        whole = snapshot.story.whole_s(index)
+        again = "" if whole is None else f"; as many workers as before after {duration(whole)}"
+        lines.append(Text(f"    {hand_over(incident)}; {_timeline(incident)}{again}"))
     coming = snapshot.reply.incidents - len(incidents) if snapshot.reply is not None else 0
     if coming > 0:
         lines.append(Text(f"  {coming} more: being dealt with", "dim"))
     return lines
 
 
+def _history(snapshot: Snapshot) -> list[Text]:
+    """Tell who came back, who left and what was kept; losses, notes and checkpoints that went well have their place."""
+    story = snapshot.story
+    entries = [at for at in story.tale if not _has_its_place(at[1])]
+    if not entries:
+        return []
+    lines = [Text("what else happened", "bold")]
+    hidden = len(entries) - _HISTORY_LINES
+    if hidden > 0:
+        lines.append(Text(f"  {hidden} more before these: see events.jsonl", "dim"))
+    for at_s, event in entries[-_HISTORY_LINES:]:
+        lines.append(Text.assemble("  ", (f"{clock(max(0.0, at_s - story.started_s)):>7}", "dim"), f"  {told(event)}"))
+    return lines
+
+
+def _has_its_place(event: Told) -> bool:
+    """Return True for what is told elsewhere in the report."""
+    if isinstance(event, Remarked):
+        return event.topic not in DECIDED
+    return isinstance(event, WorkerLost | CheckpointWritten)
+
+
 def _timeline(incident: WorkerLost) -> str:
-    text = f"view {incident.view[0]}.{incident.view[1]} {duration(handled_s(incident))} after it was noticed"
+    handled = handled_s(incident)
+    if handled is None:
+        return "too few were left to go on"
+    text = f"view {incident.view[0]}.{incident.view[1]} {duration(handled)} after it was noticed"
     since_kill = since_kill_s(incident)
     return text if since_kill is None else f"{text}, {duration(since_kill)} after the kill"

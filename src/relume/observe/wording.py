@@ -31,6 +31,11 @@ def listed(items: list[int]) -> str:
     return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
+def named(ranks: list[int]) -> str:
+    """Return `worker 0`, `workers 0 and 2`."""
+    return f"{'worker' if len(ranks) == 1 else 'workers'} {listed(ranks)}"
+
+
 def duration(seconds: float) -> str:
     """Return a time span as a person would say it: `3.4 ms`, `310 ms`, `2.1 s`, `12 s`, `3:07`, `1:02:03`."""
     if seconds < 0.01:
@@ -49,6 +54,18 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def size(count: int) -> str:
+    """Return an amount of memory as a person would say it: `812 bytes`, `1.2 MB`, `34 MB`, `2.1 GB` (powers of ten)."""
+    if count < 1000:
+        return plural(count, "byte")
+    scaled, unit = float(count), "bytes"
+    for unit in ("kB", "MB", "GB", "TB"):  # noqa: B007 - the last one is what is left
+        scaled /= 1000
+        if scaled < 999.5:
+            break
+    return f"{scaled:.1f} {unit}" if scaled < 9.95 else f"{scaled:.0f} {unit}"
 
 
 def place(phase: str, step: int, shard: int) -> str:
@@ -73,14 +90,23 @@ def cause_short(incident: WorkerLost) -> str:
     return _SHORT.get(incident.cause, incident.cause)
 
 
-def handled_s(incident: WorkerLost) -> float:
-    """Return the seconds from when the agent noticed the loss until the new view was installed."""
-    return max(0, incident.installed_ns - incident.lost_ns) / 1e9
+def handled_s(incident: WorkerLost) -> float | None:
+    """Return the seconds from when the agent noticed the loss until the others had a new view.
+
+    None if there was none, as too few were left for it: then the run waited for others to come back.
+    """
+    return max(0, incident.installed_ns - incident.lost_ns) / 1e9 if incident.installed_ns else None
 
 
 def since_kill_s(incident: WorkerLost) -> float | None:
-    """Return the seconds from the kill until the new view; None if nobody noted when that was."""
-    return max(0, incident.installed_ns - incident.killed_ns) / 1e9 if incident.killed_ns else None
+    """Return the seconds from the kill until the new view; None if there was none, or nobody noted when it was."""
+    known = incident.killed_ns and incident.installed_ns
+    return max(0, incident.installed_ns - incident.killed_ns) / 1e9 if known else None
+
+
+def span(seconds: float | None) -> str:
+    """Return a time span, or `-` for one that is not known."""
+    return "-" if seconds is None else duration(seconds)
 
 
 def hand_over(incident: WorkerLost) -> str:
@@ -90,10 +116,14 @@ def hand_over(incident: WorkerLost) -> str:
     return f"{plural(len(incident.moved), 'shard')} to {listed(sorted(set(incident.moved.values())))}"
 
 
+def who(rank: int, life: int) -> str:
+    """Return `worker 2`, or `worker 2 (life 1)` if it is not the first process with that rank."""
+    return f"worker {rank} (life {life})" if life else f"worker {rank}"
+
+
 def incident_line(incident: WorkerLost) -> str:
     """Return one line: who, why, where, who takes over, and how long the agent took to deal with it."""
     where = place(incident.phase, incident.step, incident.shard)
-    return (
-        f"worker {incident.rank} {cause_short(incident)} {where}; {hand_over(incident)}; "
-        f"handled in {duration(handled_s(incident))}"
-    )
+    handled = handled_s(incident)
+    how = "too few are left to go on" if handled is None else f"handled in {duration(handled)}"
+    return f"{who(incident.rank, incident.life)} {cause_short(incident)} {where}; {hand_over(incident)}; {how}"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from relume.arena.layout import BLOCKS_MAX, RESULTS, SLOT_WORDS, ControlLayout
+from relume.arena.layout import BLOCKS_MAX, SLOT_WORDS, ControlLayout
 from relume.core.ranges import Range
 
 UNSEALED = 0
@@ -37,7 +37,8 @@ class Seals:
     def __init__(self, words: memoryview, layout: ControlLayout, blocks: int) -> None:
         everything: Words = np.frombuffer(words, dtype=np.uint64)
         self._slots = [everything[layout.seals(r) :][:SLOT_WORDS] for r in range(layout.workers)]
-        self._blocks = [everything[layout.blocks(i) :][:BLOCKS_MAX][:blocks] for i in range(RESULTS)]
+        self._blocks = [everything[layout.blocks(i) :][:BLOCKS_MAX][:blocks] for i in range(layout.kept)]
+        self._kept = layout.kept
         self.blocks = blocks
 
     def slot(self, rank: int) -> Words:
@@ -51,17 +52,25 @@ class Seals:
             for index in np.flatnonzero(seen >> np.uint64(2 * _BITS) == step + 1).tolist():
                 yield rank, index, unpack(int(seen[index]))[1]
 
+    def unseal_block(self, step: int, block: int) -> None:
+        """Say that `block` is about to be written for `step`: whoever reads the older result there can tell."""
+        self._blocks[step % self._kept][block] = UNSEALED
+
     def seal_block(self, step: int, block: int) -> None:
         """Say that `block` of the result of `step` is whole."""
-        self._blocks[step % RESULTS][block] = step + 1
+        self._blocks[step % self._kept][block] = step + 1
 
     def block_sealed(self, step: int, block: int) -> bool:
         """True if `block` of `step` is whole."""
-        return int(self._blocks[step % RESULTS][block]) == step + 1
+        return int(self._blocks[step % self._kept][block]) == step + 1
 
     def complete(self, step: int) -> bool:
         """True if every block of `step` is sealed."""
-        return bool((self._blocks[step % RESULTS] == step + 1).all())
+        return bool((self._blocks[step % self._kept] == step + 1).all())
+
+    def overtaken(self, step: int) -> bool:
+        """True if a block of a newer step stands where those of `step` would."""
+        return bool((self._blocks[step % self._kept] > step + 1).any())
 
     def newest_complete(self) -> int:
         """Return the newest step whose blocks are all sealed, or -1."""

@@ -36,6 +36,18 @@ class Summary:
     findings: list[Finding] = field(default_factory=list)
     coverage: Coverage = field(default_factory=Coverage)
 
+    def add(self, other: Summary) -> None:
+        """Add what other histories showed."""
+        self.histories += other.histories
+        self.actions += other.actions
+        self.findings += other.findings
+        self.coverage.add(other.coverage)
+
+    @property
+    def enough(self) -> bool:
+        """True when more violations would say nothing new."""
+        return len(self.findings) >= VIOLATIONS_MAX
+
 
 def live(settings: Settings, parts: Parts | None = None, *, trace: int | None = None) -> tuple[World, Finding | None]:
     """Live one history; return it and what was found. An exception of the core is a finding, too."""
@@ -66,6 +78,6 @@ def campaign(
         summary.coverage.add(world.coverage)
         if finding is not None:
             summary.findings.append(finding)
-        if not proceed(summary) or len(summary.findings) >= VIOLATIONS_MAX:
+        if not proceed(summary) or summary.enough:
             break
     return summary

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from relume.core import ranges
 from relume.core.ranges import Range
 from relume.core.view import shards_of
-from relume.simulate.memory import RESULTS, TORN
+from relume.simulate.memory import TORN, UNSEALED
 from relume.simulate.processes import Way
 from relume.simulate.standing import TOUCH_S
 from relume.simulate.symbols import Symbol, fold
@@ -33,12 +33,15 @@ class Engine:
         self.worker = worker
         self.arena = worker.arena
         self.rank = worker.rank
+        self.who = worker.who
         self.sealed: set[int] = set()
+        self.published: set[tuple[int, int]] = set()
+        """What this life has sealed itself."""
         self.value: Symbol = None
 
     def step(self, step: int) -> Way:
         """Live through one step, up to its result in private memory."""
-        self.sealed = set()
+        self.begin(step)
         while True:
             shard = yield from self.next_shard(step)
             if shard is not None:
@@ -46,6 +49,10 @@ class Engine:
             elif (yield from self.settle(step)):
                 break
         yield from self.take(step)
+
+    def begin(self, step: int) -> None:
+        """Leaves of `step` that stand in this worker's slots are a dead predecessor's, and as good as own."""
+        self.sealed = ranges.leaves(self.worker.slots.held(step))
 
     # Shards -------------------------------------------------------------------------------------------------
 
@@ -59,33 +66,41 @@ class Engine:
     def compute(self, step: int, shard: int) -> Way:
         """Compute a leaf, cell by cell as gradients come, and seal it."""
         worker, arena = self.worker, self.arena
+        compute_s = COMPUTE_S * worker.world.settings.heavy
         worker.enter("load", shard)
-        yield COMPUTE_S
+        yield compute_s
         worker.enter("slot", shard)
         slot = yield from worker.slots.acquire(step)
         worker.enter("forward", shard)
-        yield COMPUTE_S
+        yield compute_s
         worker.enter("backward", shard)
         for cell in range(arena.cells):
-            arena.fill(self.rank, slot, cell, step, TORN)
+            arena.fill(self.who, slot, cell, step, TORN)
             yield TOUCH_S
-            arena.fill(self.rank, slot, cell, step, (step, shard))
-            yield COMPUTE_S
+            arena.fill(self.who, slot, cell, step, (step, shard))
+            yield compute_s
             worker.advance()
         worker.enter("publish", shard)
         yield from self.publish(step, shard, slot)
         self.sealed.add(shard)
+        self.published.add((step, shard))
         yield TOUCH_S
 
     def publish(self, step: int, shard: int, slot: int) -> Way:
-        """Write the note (and shard 0's buffers), then the seal: payload first (rule 1)."""
-        arena, rank = self.arena, self.rank
-        actions = [lambda: arena.note(rank, shard, step, (step, shard))]
+        """Write the note (and shard 0's buffers), then the seals: payload first (rule 1).
+
+        The note is unsealed before: somebody may be reading what stood there, to replay it.
+        """
+        arena, who, standing = self.arena, self.who, self.worker.standing
+        actions = [lambda: arena.note(who, shard, step, (step, shard))]
         if shard == 0:
-            actions.append(lambda: arena.store_buffers(rank, step, step))
+            actions.insert(0, lambda: arena.store_buffers(who, step, step))
         yield TOUCH_S
-        yield from self.worker.standing.write(
-            *actions, lambda: arena.seal(rank, slot, (step, (shard, shard + 1)), step)
+        yield from standing.write(lambda: arena.seal_note(who, shard, step, UNSEALED))
+        yield from standing.write(*actions)
+        yield from standing.write(
+            lambda: arena.seal_note(who, shard, step, step),
+            lambda: arena.seal(who, slot, (step, (shard, shard + 1)), step),
         )
 
     # The sum ------------------------------------------------------------------------------------------------
@@ -100,7 +115,7 @@ class Engine:
                 continue
             view = yield from worker.standing.settled()
             yield TOUCH_S
-            if self.complete(step):
+            if self.complete(step) or self.overtaken(step):
                 return True
             if view.step <= step:
                 if (yield from self.next_shard(step)) is not None:
@@ -113,11 +128,18 @@ class Engine:
         """Rule 5: a step is taken only when all its blocks are sealed."""
         return self.arena.complete(step)
 
+    def overtaken(self, step: int) -> bool:
+        """Return whether others may be writing where this step's result stood, for a later step.
+
+        That happens to one that a view has left out and that is late for its last step; nobody waits for it.
+        """
+        return self.arena.newest_complete() >= step + self.arena.kept - 1
+
     def wait(self) -> Way:
         """Wait for the doorbell, at most its limit (Invariant 6)."""
         if self.worker.phase != "wait":
             self.worker.enter("wait")
-        yield self.worker.bell
+        yield from self.worker.standing.wait()
 
     def may_sum(self, step: int, view: View) -> bool:
         """Rule 6: every member, also one without shards, has taken the step before."""
@@ -126,7 +148,7 @@ class Engine:
     def sum_own_blocks(self, step: int, view: View) -> Generator[Any, Any, bool]:
         """Sum this worker's unsealed blocks if all leaves are sealed; True if it sealed any or was interrupted."""
         worker, arena = self.worker, self.arena
-        seals = arena.block_seals[step % RESULTS]
+        seals = arena.block_seals[step % arena.kept]
         mine = [block for block in arena.owned(view, self.rank) if seals[block] != step]
         if not mine or not self.may_sum(step, view):
             return False
@@ -163,26 +185,32 @@ class Engine:
     ) -> Generator[Any, Any, bool]:
         """Sum a block piece by piece, each under the pen, and seal it; False if a ballot came in between."""
         arena, standing = self.arena, self.worker.standing
+        if not (yield from standing.write_if(view, lambda: self.unseal(step, block))):
+            return False
         for cell in range(block * arena.pieces, (block + 1) * arena.pieces):
 
             def tear(cell: int = cell) -> None:
                 inputs = {node: arena.content[rank][slot][cell] for node, (rank, slot) in sources.items()}
                 self.value = (fold(inputs, 0, arena.shards), notes)
-                arena.put(self.rank, step, cell, TORN)
+                arena.put(self.who, step, cell, TORN)
 
             def put(cell: int = cell) -> None:
-                arena.put(self.rank, step, cell, self.value)
+                arena.put(self.who, step, cell, self.value)
 
             if not (yield from standing.write_if(view, tear, put)):
                 return False
-        return (yield from standing.write_if(view, lambda: arena.seal_block(self.rank, step, block)))
+        return (yield from standing.write_if(view, lambda: arena.seal_block(self.who, step, block)))
+
+    def unseal(self, step: int, block: int) -> None:
+        """Let those who replay what stands there see that it goes."""
+        self.arena.unseal_block(self.who, step, block)
 
     # The take -----------------------------------------------------------------------------------------------
 
     def notes(self, step: int) -> Generator[Any, Any, tuple[Any, ...]]:
         """Return every shard's note."""
         yield TOUCH_S
-        return tuple(self.arena.notes[step % RESULTS])
+        return tuple(self.arena.notes[step % self.arena.kept])
 
     def take(self, step: int) -> Way:
         """Copy the complete result into private memory (rule 5)."""
@@ -192,10 +220,13 @@ class Engine:
         yield from worker.standing.write(lambda: None)  # rule 3: a take starts while no ballot is promised
         copy = []
         for cell in range(arena.cells):
-            copy.append(arena.results[step % RESULTS][cell])
+            copy.append(arena.results[step % arena.kept][cell])
             yield TOUCH_S
-        buffers = arena.buffers[step % RESULTS]
+        buffers = arena.buffers[step % arena.kept]
         yield TOUCH_S
-        arena.take(self.rank, step, (tuple(copy), notes, buffers))
+        if self.overtaken(step):
+            arena.taken[self.rank] = step
+            yield from worker.leave_for_good()
+        worker.takes_in(step, (tuple(copy), notes, buffers))
         yield TOUCH_S
         worker.ring_others()

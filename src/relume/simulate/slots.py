@@ -50,7 +50,7 @@ class Slots:
 
     def freed(self, slot: int, step: int) -> Generator[Any, Any, int]:
         """Unseal a slot."""
-        yield from self.worker.standing.write(lambda: self.arena.seal(self.rank, slot, None, step))
+        yield from self.worker.standing.write(lambda: self.arena.seal(self.worker.who, slot, None, step))
         return slot
 
     def merge(self, step: int, left: Range, right: Range, held: dict[Range, int]) -> Way:
@@ -64,12 +64,12 @@ class Slots:
                 worker.read_note(step, shard)
         for cell in range(arena.cells):
             mine, other = arena.content[self.rank][into][cell], arena.content[self.rank][source][cell]
-            arena.fill(self.rank, into, cell, step, TORN)
+            arena.fill(worker.who, into, cell, step, TORN)
             yield TOUCH_S
-            arena.fill(self.rank, into, cell, step, (mine, other))
+            arena.fill(worker.who, into, cell, step, (mine, other))
             yield TOUCH_S
         yield from worker.standing.write(
-            lambda: arena.seal(self.rank, into, (step, (left[0], right[1])), step),
-            lambda: arena.seal(self.rank, source, None, step),
+            lambda: arena.seal(worker.who, into, (step, (left[0], right[1])), step),
+            lambda: arena.seal(worker.who, source, None, step),
         )
         worker.enter("slot", worker.shard)

@@ -7,7 +7,6 @@ cut; a coordinator that dies would be a `decide` that moves to another shell. Se
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from relume.core.coordinator import Coordinator
 from relume.core.events import Event, Instruction
@@ -16,7 +15,10 @@ from relume.simulate.checkers import ALL, Checker, Checks, Violation
 from relume.simulate.coverage import Coverage
 from relume.simulate.engine import Engine
 from relume.simulate.faults import Faults
-from relume.simulate.memory import Arena
+from relume.simulate.generations import PIECES
+from relume.simulate.memory import Arena, Shape
+from relume.simulate.mirroring import Mirroring
+from relume.simulate.replay import Joiner
 from relume.simulate.scheduler import Scheduler
 from relume.simulate.settings import HANG_S, Settings
 from relume.simulate.shell import Shell
@@ -25,7 +27,7 @@ from relume.simulate.standing import Standing
 from relume.simulate.trace import TAIL, Trace
 from relume.simulate.worker import WAIT_S, Worker
 
-ACTIONS_MAX = 1_000_000
+ACTIONS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class Parts:
     standing: type[Standing] = Standing
     slots: type[Slots] = Slots
     engine: type[Engine] = Engine
+    mirroring: type[Mirroring] = Mirroring
+    joiner: type[Joiner] = Joiner
     checkers: tuple[type[Checker], ...] = ALL
     wait_s: float = WAIT_S
 
@@ -51,20 +55,61 @@ class World:
         self.trace = Trace(self.scheduler, trace)
         self.coverage = Coverage()
         self.limits = Limits.derive(HANG_S)
-        self.arena = Arena(settings.workers, settings.shards, settings.blocks, settings.pieces)
-        self.core = self.parts.coordinator(settings.workers, 1, self.limits, settings.min_workers)
-        self.workers = [Worker(self, rank) for rank in range(settings.workers)]
+        shape = (settings.shards, settings.blocks, settings.pieces, settings.kept, settings.chunks)
+        self.arena = Arena(Shape(settings.seats_in_all, *shape), base=settings.resume_step)
+        self.core = self.parts.coordinator(
+            settings.workers,
+            1,
+            self.limits,
+            settings.min_workers,
+            seats=settings.seats_in_all,
+            spares=settings.spares,
+            max_restarts=settings.max_restarts,
+            resume_step=settings.resume_step,
+        )
+        self._seats: dict[int, Worker] = {}
+        self.newest: list[Worker] = []
+        """The newest process of each rank that has had one."""
+        self.everyone: list[Worker] = []
+        """Every process that there ever was."""
         self.faults = Faults(self, settings.faults)
         self.shell = self.parts.shell(self)
         self.outcome: str | None = None
+        self.reason = ""
         self.check = Checks(self, self.parts.checkers)
-        for worker in self.workers:
-            worker.process.moment = partial(self.faults.moment, worker)
+        if settings.resume_step:
+            self._put_back(settings.resume_step)
+
+    def _put_back(self, step: int) -> None:
+        """The agent has read a checkpoint of `step` into the mirror."""
+        mirror = self.arena.mirrors[0]
+        for chunk in range(mirror.chunks):
+            mirror.content[chunk] = [((step, ""), chunk)] * PIECES
+            mirror.digests[chunk] = tuple(mirror.content[chunk])
+            mirror.seals[chunk] = step
+
+    # Who is there -------------------------------------------------------------------------------------------
+
+    def sits(self, worker: Worker) -> None:
+        """A process has its rank from now on."""
+        self._seats[worker.rank] = worker
+        self.newest = list(self._seats.values())
+        self.everyone.append(worker)
+
+    def at(self, rank: int) -> Worker | None:
+        """Return the newest process of `rank`, None if it never had one."""
+        return self._seats.get(rank)
+
+    def now_at(self, rank: int) -> Worker:
+        """Return the newest process of `rank`, which has had one."""
+        return self._seats[rank]
 
     @property
     def over(self) -> bool:
         """True once the coordinator has ended the run."""
         return self.outcome is not None
+
+    # Living -------------------------------------------------------------------------------------------------
 
     def run(self) -> str:
         """Live until the run has ended; return its outcome."""
@@ -81,13 +126,19 @@ class World:
 
     def decide(self, event: Event) -> list[Instruction]:
         """Tell the coordinator."""
-        self.coverage.row(self.core.state, event)
+        if self.counts(event):
+            self.coverage.row(self.core.state, event)
         answer = self.core.handle(event, self.scheduler.now)
         if answer:
             self.trace.note("agent", event, *(f"\n{'':17}-> {each}" for each in answer))
         self.check.told(event, answer)
         return answer
 
-    def end(self, outcome: str) -> None:
+    def counts(self, event: Event) -> bool:
+        """Return whether the coordinator listens: an event of an earlier life means nothing."""
+        rank = getattr(event, "rank", None)
+        return rank is None or getattr(event, "life", 0) == self.core.life(rank)
+
+    def end(self, outcome: str, reason: str = "") -> None:
         """The run is over."""
-        self.outcome = outcome
+        self.outcome, self.reason = outcome, reason

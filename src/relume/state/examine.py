@@ -1,7 +1,6 @@
 """What is wrong with a checkpoint, in full and by name, for people who want to know what they have lost.
 
-Loading stops at the first doubt. This reads on: which files are damaged and, as far as PyTorch's index can still be
-believed, which tensors.
+Loading stops at the first doubt. This reads on: which files are damaged, and which tensors with them.
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ from pathlib import Path
 from relume.state import disk, manifest, tree
 from relume.state.manifest import Progress, Unusable
 
-INDEX = ".metadata"
-"""PyTorch's file that says which tensor is where: a pickle, so it is opened only if its digest is right."""
 NAMED_MAX = 20
 
 
@@ -29,7 +26,7 @@ def examine(path: Path, progress: Progress | None = None) -> list[str]:
         except Unusable as error:
             return [str(error)]
         return []
-    if not any(fault.startswith((f"{INDEX} ", f"{manifest.SKELETON} ")) for fault in wrong):
+    if not any(fault.startswith(f"{manifest.SKELETON} ") for fault in wrong):
         wrong += _tensors(path, described)
     return wrong
 
@@ -46,7 +43,7 @@ def _tensors(path: Path, described: manifest.Manifest) -> list[str]:
 
 def _reads(path: Path, described: manifest.Manifest, facts: list[tree.TensorFacts], index: int) -> bool:
     try:
-        disk.read_tensors(path, described, facts, range(index, index + 1))
+        disk.read_tensor(path, described, facts, index)
     except Exception:  # noqa: BLE001 - damaged bytes make PyTorch fail in any way there is
         return False
     return True

@@ -246,6 +246,11 @@ def _retire(directory: Path, step: int) -> bool:
     return _remove(doomed)
 
 
+def probe_path(directory: Path) -> Path:
+    """Return where a file may be tried: it counts as left over should its maker die."""
+    return directory / f".partial-00000000-{os.getpid()}"
+
+
 def _aside(directory: Path, step: int) -> Path:
     """Return a free name by which a folder counts as left over: whoever comes next may clear it away."""
     path = directory / f".partial-{step:08}-{os.getpid()}0"

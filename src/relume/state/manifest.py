@@ -40,12 +40,19 @@ class File(msgspec.Struct, frozen=True):
 
 
 class Tensor(msgspec.Struct, frozen=True):
-    """One tensor, in the skeleton's order; `key` is its name in PyTorch's format (`model.0.weight`)."""
+    """One tensor, in the skeleton's order; `key` is its name in PyTorch's format (`model.0.weight`).
+
+    `file`, `start` and `length`: where `torch.save` has put it. PyTorch's own index says so too, but no older PyTorch
+    reads a newer one's (2.13 fails on 2.15's), and it is a pickle.
+    """
 
     key: str
     dtype: str
     shape: tuple[int, ...]
     xxh3: str
+    file: str
+    start: int
+    length: int
 
 
 class Manifest(msgspec.Struct, frozen=True):

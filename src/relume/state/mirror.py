@@ -105,7 +105,7 @@ class Mirror:
         """
         if self.every < 1:
             return False
-        first = self.newest(step - 2) + self.every
+        first = self._decided(step)[0] + self.every
         return step >= first and (step - first) % 2 == 0
 
     def write(self, step: int, tree: object, owns: Owns, write: Write) -> Written:
@@ -210,8 +210,17 @@ class Mirror:
 
     def _target(self, step: int) -> int:
         """Return the generation that may be overwritten: not the one that `due` went by."""
-        holder = self._newest(step - 2)[1]
+        holder = self._decided(step)[1]
         return 0 if holder is None else 1 - holder
+
+    def _decided(self, step: int) -> tuple[int, int | None]:
+        """Return the newest mirror that is decided for all who stand before `step`, and its generation.
+
+        Where there is none two steps old, one of the step before is either what the run was resumed from, and must not
+        be overwritten, or just written, which changes nothing here: the next one is not due so soon.
+        """
+        decided = self._newest(step - 2)
+        return decided if decided[1] is not None else self._newest(step - 1)
 
 
 @dataclass(frozen=True, slots=True)

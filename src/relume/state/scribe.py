@@ -26,6 +26,7 @@ from relume.arena.layout import ControlLayout
 from relume.errors import RelumeError
 from relume.state import disk, errands, folder
 from relume.state.mirror import Mirror
+from relume.state.refusal import NotWritten
 
 TRAP_VARIABLE = "RELUME_SCRIBE_TRAP"
 _PR_SET_PDEATHSIG = 1
@@ -44,7 +45,7 @@ class Scribe:
         step = self._mirror.newest()
         try:
             return self._save(request) if isinstance(request, errands.Save) else self._load()
-        except disk.NotWritten as error:
+        except NotWritten as error:
             return errands.Failed(step, error.kind, str(error))
         except RelumeError as error:
             return errands.Failed(step, "mirror", str(error))
@@ -83,7 +84,7 @@ class Scribe:
             self._lock = folder.Lock(self._directory)
         except BlockingIOError as error:
             text = f"another run writes its checkpoints into {self._directory}: give each its own --checkpoint-dir"
-            raise disk.NotWritten("shared", text) from error
+            raise NotWritten("shared", text) from error
 
 
 def main(words: Sequence[str]) -> int:

@@ -45,6 +45,11 @@ class Seen:
         return int(self.words[SKELETON_BYTES])
 
     @property
+    def state_bytes(self) -> int:
+        """Bytes of one state."""
+        return self.tensor_bytes + self.skeleton_bytes
+
+    @property
     def nanoseconds(self) -> int:
         """How long the owner of chunk 0, who also writes the skeleton, took until it had sealed that chunk."""
         return int(self.words[NANOSECONDS])

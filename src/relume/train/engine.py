@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import torch
 
-from relume.arena.layout import RESULTS
 from relume.arena.progress import Progress
 from relume.core import ranges
 from relume.core.ranges import Range
@@ -48,11 +47,9 @@ class Engine:
     # Shards ---------------------------------------------------------------------------------------------------
 
     def begin(self, step: int) -> None:
-        """Start `step`."""
-        if self._step >= 0:  # the wait before the first step, for all to join, is told with that step
-            self._standing.waits = []
+        """Start `step`. Leaves of it that stand in this worker's slots are a dead predecessor's, and as good as own."""
         self._step = step
-        self._sealed = set()
+        self._sealed = ranges.leaves(self._slots.held(step))
 
     def next_shard(self) -> int | None:
         """Return the next shard that this worker shall compute under the newest view, or None if it has none left."""
@@ -69,23 +66,29 @@ class Engine:
 
     def publish(self, slot: int, shard: int, note: Note, buffers: Callable[[torch.Tensor], None]) -> None:
         """Seal the leaf of `shard` that stands in `slot`. `buffers` writes the buffers (called for shard 0 only)."""
+        step, notes = self._step, self._store.notes
 
-        def whole() -> None:
-            # Rule 6 lets these places be written: this worker has taken the step before, so that one is complete, so
-            # every member has taken the one before that, whose note and buffers stood here. They are other workers'
-            # places too, so the pen is needed: one that has left by plan may come by here much later (Invariant 3).
-            self._store.notes.write(self._step % RESULTS, shard, note)
+        # Rule 6 lets these places be written: this worker has taken the step before, so that one is complete, so
+        # every member has taken the one before that, and what stood here is at least as old. They are other workers'
+        # places too, so the pen is needed: one that has left by plan may come by here much later (Invariant 3).
+        def write() -> None:
             if shard == 0:
-                buffers(self._store.buffers(self._step))
-            self._slots.seal(slot, self._step, shard)
+                buffers(self._store.buffers(step))
+            notes.write(step, shard, note)
+
+        def seal() -> None:
+            notes.seal(step, shard)
+            self._slots.seal(slot, step, shard)
 
         self._progress.spring("publish")
-        self._standing.write(whole)
+        self._standing.write(lambda: notes.unseal(step, shard))  # for those who replay what stood here
+        self._standing.write(write)
+        self._standing.write(seal)
         self._sealed.add(shard)
         self._progress.spring("publish")
 
     def _node_presence(self, node: Range) -> Presence:
-        notes = [self._store.notes.read(self._step % RESULTS, shard) for shard in range(*node)]
+        notes = [self._store.notes.read(self._step, shard) for shard in range(*node)]
         return union(notes)
 
     # The sum --------------------------------------------------------------------------------------------------
@@ -105,7 +108,18 @@ class Engine:
                     return False
                 if self._sum_own_blocks(view):
                     continue
+            if self.overtaken:
+                return True
             self._wait()
+
+    @property
+    def overtaken(self) -> bool:
+        """True if others may be writing where this step's result stood, for a later step.
+
+        That can only happen to a worker that a view has left out and that is late for its last step: nobody waits for
+        it any more (rule 6 is about members), and nothing of the step is needed but by itself.
+        """
+        return self._store.seals.newest_complete() >= self._step + self._store.layout.kept - 1
 
     def _wait(self) -> None:
         if self._progress.phase != "wait":
@@ -125,16 +139,22 @@ class Engine:
         if sources is None:
             return False
         self._progress.enter("sum")
-        result = self._store.result(step)
-        for block in mine:
-            for compute in pieces(self._store.gradient, sources, self._store.bounds[block], result):
-                if not self._standing.write_if(view, compute):
-                    return True
-                self._progress.spring("sum")
-            if not self._standing.write_if(view, lambda block=block: seals.seal_block(step, block)):  # type: ignore[misc]
-                return True
-            self._progress.advance()
-        self._standing.ring_others()
+        if all(self._sum_block(view, block, sources) for block in mine):
+            self._standing.ring_others()
+        return True
+
+    def _sum_block(self, view: View, block: int, sources: Sources) -> bool:
+        """Sum and seal one block, as long as `view` is in force; False if it is not."""
+        step, seals, write_if = self._step, self._store.seals, self._standing.write_if
+        if not write_if(view, lambda: seals.unseal_block(step, block)):
+            return False
+        for compute in pieces(self._store.gradient, sources, self._store.bounds[block], self._store.result(step)):
+            if not write_if(view, compute):
+                return False
+            self._progress.spring("sum")
+        if not write_if(view, lambda: seals.seal_block(step, block)):
+            return False
+        self._progress.advance()
         return True
 
     def _sources(self) -> Sources | None:
@@ -153,24 +173,28 @@ class Engine:
 
     def notes(self) -> dict[int, Note]:
         """Return every shard's note, once all leaves are sealed."""
-        return {shard: self._store.notes.read(self._step % RESULTS, shard) for shard in range(self._shards)}
+        return {shard: self._store.notes.read(self._step, shard) for shard in range(self._shards)}
 
     def take(self, notes: dict[int, Note]) -> list[torch.Tensor | None]:
         """Copy the complete result into private memory (rule 5), one tensor per parameter, None where absent."""
         self._progress.enter("take")
-        present = union(list(notes.values()))
         self._standing.write(lambda: None)  # rule 3: a take starts while no ballot is promised
         copy = torch.empty(self._store.gradient.size, dtype=torch.uint8)
         copy.copy_(self._store.result(self._step))
         self._progress.spring("take")
-        views = self._store.gradient.views(copy)
+        return self.gradients(copy, notes)
+
+    def gradients(self, result: torch.Tensor, notes: dict[int, Note]) -> list[torch.Tensor | None]:
+        """Return the gradients in a private `result`, one tensor per parameter, None where absent."""
+        present = union(list(notes.values()))
+        views = self._store.gradient.views(result)
         return [view if there else None for view, there in zip(views, present, strict=True)]
 
     def buffers(self) -> torch.Tensor:
         """Return where the buffers stand that shard 0 left; read them before `taken`."""
         return self._store.buffers(self._step)
 
-    def taken(self) -> None:
-        """Say that nothing of the step is needed from the arena any more."""
-        self._progress.take(self._step)
+    def taken(self, step: int) -> None:
+        """Say that nothing of `step` is needed from the arena any more."""
+        self._progress.take(step)
         self._standing.ring_others()

@@ -1,7 +1,7 @@
 """The background thread: it answers the agent within milliseconds whatever the script is doing.
 
-It promises ballots under the pen, installs views, and sees the agent die. A worker does not outlive its agent: it
-says so in its log and ends with everything it started.
+It promises ballots under the pen, answers proposals, installs views, and sees the agent die. A worker does not outlive
+its agent: it says so in its log and ends with everything it started.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ from pathlib import Path
 import msgspec
 
 from relume.errors import FrameError
+from relume.train import leaving
 from relume.train.standing import Standing
 from relume.wire.framing import Decoder, encode
-from relume.wire.messages import Ask, Close, Install, Promised, Stop, ToWorker
+from relume.wire.messages import Ask, Close, Install, Promised, Propose, Replay, Stop, ToWorker, Withdraw
 
 
 class Link:
-    """The connection to the agent. `trap` is called with the name of each point that a trap may wait at."""
+    """The connection to the agent. `trap` is called with the name of each point that a trap may wait at.
+
+    `stopped`: the run is over, and the script ends by its own means, with nobody to wait for.
+    """
 
     def __init__(self, connection: socket.socket, standing: Standing, log: Path | None) -> None:
         self._socket = connection
@@ -32,6 +36,7 @@ class Link:
         self._log = log
         self._lock = threading.Lock()
         self._leaving = False
+        self.stopped = False
         self.trap: Callable[[str], None] = lambda _: None
         self._thread = threading.Thread(target=self._listen, name="relume-link", daemon=True)
 
@@ -79,22 +84,48 @@ class Link:
         elif isinstance(message, Install):
             self.trap("view")
             self._standing.install(message.view)
+        elif isinstance(message, Propose):
+            self.trap("admission")
+            answer = self._standing.propose(message.view)
+            self.trap("admission")
+            if answer is not None:
+                self.send(answer)
+        elif isinstance(message, Withdraw):
+            self._standing.withdraw(message.number)
+        elif isinstance(message, Replay):
+            self._standing.go_replay(message)
         elif isinstance(message, Close):
             self._standing.close(message.view)
         elif isinstance(message, Stop):
-            self._end(message.reason)
+            self._stop(message.reason)
+
+    def _stop(self, reason: str) -> None:
+        """End, by the script's own means if it has said what SIGTERM means to it."""
+        if leaving.has_own_handler():
+            self.stopped = True
+            self._standing.retire()
+            self._say(reason)
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            self._end(reason)
 
     def _die_with_agent(self) -> None:
         self._end("its agent is gone, so that nobody could replace or fence it")
 
     def _end(self, reason: str) -> None:
+        self._say(reason)
+        # The whole group, so that data loaders and other children go too.
+        if os.getpgrp() == os.getpid():
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _say(self, reason: str) -> None:
+        """Tell people why this worker ends; no reason given is none that they do not know (a person's Ctrl-C)."""
+        if not reason:
+            return
         line = f"relume: worker {self._standing.rank} (pid {os.getpid()}) ends: {reason}\n"
         if self._log is not None:
             with contextlib.suppress(OSError), self._log.open("a") as log:
                 log.write(line)
         with contextlib.suppress(OSError, ValueError):
             sys.__stderr__.write(line) if sys.__stderr__ else None
-        # The whole group, so that data loaders and other children go too.
-        if os.getpgrp() == os.getpid():
-            os.killpg(os.getpgrp(), signal.SIGKILL)
-        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,6 +1,9 @@
 """The loop over steps: `for step in run.steps(data, total=...)`, from joining the fleet to the last step.
 
 Leaving it early, by a `break`, is allowed: all workers do it in the same step, as they decide on equal values.
+
+Between two steps is the boundary. There a joiner finds out whether it replays or is live, a view that was planned takes
+force (and a worker that it leaves out goes), and the mirror is written.
 """
 
 from __future__ import annotations
@@ -8,18 +11,20 @@ from __future__ import annotations
 import math
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from relume.core.view import first, shards_of
-from relume.errors import StepError
+from relume.errors import StateError, StepError
 from relume.reduce.layout import GradientLayout
 from relume.train import rng
 from relume.train.buffers import Buffers
 from relume.train.engine import Engine
 from relume.train.leaf import LeafCatcher
+from relume.train.mirroring import Mirroring
 from relume.train.record import Recorder
+from relume.train.replay import Way
 from relume.train.step import Step
 from relume.train.stilllife import StillLife
 from relume.train.store import Store
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
 
     from relume.train.run import Run
     from relume.train.shards import BoundShards
+    from relume.train.store import Kept
 
 Key = tuple[int, int]
 
@@ -43,8 +49,11 @@ class Loop:
         self._total = total
         self._on_end = on_end
         self._step: Step | None = None
+        self._way: Way | None = None
         self._next = 0
         self._ended = False
+        self._at_end = False
+        self.gone = False
         self._begun = False
         self._owner = os.getpid()
         self.left = False
@@ -61,13 +70,25 @@ class Loop:
         self._join(shape)
         store = Store(self.seat.words, self.seat.control, shape, gradient, self.seat.data)
         self.engine = Engine(store, self.seat.standing, self.seat.progress, self.seat.taken_by)
-        self.catcher = LeafCatcher(self._named, self._gradient_came)
-        self._recorder = Recorder.from_environment(self.seat.run_id, self.seat.rank)
+        self._mirroring = Mirroring(run)
+        self._recorder = Recorder.from_environment(self.seat.run_id, self.seat.rank, self.seat.life)
+        self._way = Way(self.seat, store, self._mirroring)
+        self.catcher = LeafCatcher(self._named, self._gradient_came)  # before a parameter may come back frozen
+        try:
+            self._next = self._way.start()
+        except BaseException:
+            self.loader.close()
+            raise
 
     @property
     def in_step(self) -> bool:
         """True from a step's begin until its result is in `.grad`."""
         return self._step is not None and not self._step.complete
+
+    @property
+    def replaying(self) -> bool:
+        """True for a joiner until it is admitted."""
+        return self._way is not None and self._way.replaying
 
     @property
     def left_inside(self) -> str:
@@ -95,14 +116,22 @@ class Loop:
         """Finish the step before and return the next one."""
         self._finish_step()
         self._step = None
-        if self._ended or self._next >= self._total:
+        if self._ended:
+            raise StopIteration
+        progress = self.seat.progress
+        if self._next < self._total:
+            progress.step = self._next
+            progress.enter("between")
+        begin_ns = time.monotonic_ns()
+        kept = self._come_to_boundary(left=False)
+        if self.gone:
+            self.leave_for_good()
+        if self._at_end:
             self.end()
             raise StopIteration
-        number, progress = self._next, self.seat.progress
+        number = self._next
         self._next += 1
         self.run.protected.check_unchanged(self._named)
-        progress.step = number
-        progress.enter("between")
         if number == 0:
             rng.seed_all(rng.derive(self.run.seed, "begin"))
         self.catcher.clear_grads()
@@ -110,7 +139,7 @@ class Loop:
         self.still.begin()
         if self.run.exact:
             progress.pulse(self.still.pulse(number))
-        self._step = Step(self, number)
+        self._step = Step(self, number, kept, begin_ns)
         return self._step
 
     def end(self) -> None:
@@ -127,8 +156,18 @@ class Loop:
             self._next, seat.progress.step = step.number, step.number - 1
         else:
             self._finish_step()
-        self._ended = True
         self._step = None
+        try:
+            if not self._at_end:
+                self._come_to_boundary(left=True)
+        except StateError as error:
+            self.abandon()
+            self.run.fail(error)
+            return
+        if self.gone:
+            self.abandon()
+            return
+        self._ended = True
         if self._recorder is not None:
             self._recorder.final(self._next - 1, self.run.protected.state())
         self.loader.close()
@@ -143,10 +182,11 @@ class Loop:
 
     def abandon(self) -> None:
         """Take the loop down without waiting for anybody: the script failed, or a notebook began anew."""
-        self._ended = True
-        self.loader.close()
-        self.catcher.remove()
-        self._on_end()
+        if not self._ended:
+            self._ended = True
+            self.loader.close()
+            self.catcher.remove()
+            self._on_end()
 
     def dropped(self) -> None:
         """The `for` statement is over early: by a `break`, or by an exception, which cannot be told apart here.
@@ -160,6 +200,36 @@ class Loop:
 
     # Within -------------------------------------------------------------------------------------------------
 
+    def _come_to_boundary(self, *, left: bool) -> Kept | None:
+        """Stand before the next step, or after the last one, also if the loop was `left` before its end.
+
+        Return what is kept of the step if it is to be replayed. May find out that it is `gone`, or `_at_end`.
+        """
+        way = self._way
+        assert way is not None
+        if way.replaying:
+            self._next, kept = way.arrive(self._next, self._total, left=left)
+            self._at_end, self.gone = left or way.ended or self._next >= self._total, way.gone
+            if way.replaying:
+                return kept
+        step = self._next
+        if self.seat.standing.begin(step) is None:
+            self.gone = True
+            return None
+        self._at_end = left or step >= self._total
+        if self._at_end:
+            self._mirroring.at_end(step)
+        else:
+            self._mirroring.at_boundary(step)
+        return None
+
+    def leave_for_good(self) -> NoReturn:
+        """A view without this worker begins: it goes, by plan, and says nothing more."""
+        self.seat.standing.retire()
+        self.abandon()
+        self.seat.progress.enter("tail")
+        raise SystemExit(0)
+
     def _join(self, shape: Shape) -> None:
         seat = self.seat
         if seat.link is None:
@@ -171,7 +241,7 @@ class Loop:
         rng.restore(state)
         seat.link.send(Join((*terms, *self.run.protected.terms()), shape, self._total))
         seat.progress.spring("joining")
-        seat.standing.settled()
+        seat.standing.joined()
         seat.progress.enter("between")  # from here on others wait for this worker, so it is watched
 
     def _finish_step(self) -> None:
@@ -181,11 +251,8 @@ class Loop:
         if not step.complete:
             raise StepError(_left_inside(step))
         means = step.means()
-        if self.run.is_main:
-            self._remark_nonfinite(step.number, means)
+        self._remark_nonfinite(step.number, means)
         if self._recorder is not None:
-            view = self.seat.standing.view
-            assert view is not None
             times: dict[str, Any] = {
                 "begin_ns": step.begin_ns,
                 "shards": [list(entry) for entry in step.times],
@@ -194,12 +261,12 @@ class Loop:
                 "end_ns": time.monotonic_ns(),
             }
             state = self.run.state()
-            self._recorder.step(step=step.number, view=step.view or view, state=state, means=means, times=times)
+            self._recorder.step(step, state=state, means=means, times=times)
 
     def _remark_nonfinite(self, step: int, means: dict[str, float]) -> None:
         bad = {name: value for name, value in means.items() if not math.isfinite(value)}
         news, self._nonfinite = bad.keys() - self._nonfinite, set(bad)
-        if news and self.seat.link is not None:
+        if news and self.seat.link is not None and self.run.is_main:
             text = ", ".join(f"{name} = {value}" for name, value in bad.items())
             self.seat.link.send(Remark("nonfinite", text, step))
 
@@ -217,6 +284,8 @@ class Loop:
         view = self.seat.standing.view
         if view is None or self.seat.rank not in view.members:
             return None
+        if step < view.step:  # one that replays is foreseen from its admission on
+            step, after = view.step, -1
         while step < self._total:
             mine = sorted(shards_of(view, self.seat.rank, step))
             for shard in mine:

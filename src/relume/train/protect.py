@@ -16,6 +16,9 @@ from torch.optim.swa_utils import AveragedModel
 from relume.errors import ProtectError
 from relume.verify.digests import digest
 
+RESERVED = "relume"
+"""Under this name, what state dicts leave out stands in kept state, beside the protected objects."""
+
 
 class Protected:
     """The protected objects, by the names the script gave them."""
@@ -28,6 +31,8 @@ class Protected:
         for name, value in objects.items():
             if name in self.objects:
                 raise ProtectError(f"protect: {name!r} is protected already; give every object its own name")
+            if name == RESERVED:
+                raise ProtectError(f"protect: the name {name!r} is relume's own in kept state; choose another")
             _check(name, value)
         self.objects.update(objects)
 

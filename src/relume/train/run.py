@@ -11,15 +11,15 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch.distributed as dist
 
-from relume.errors import ConfigError, ProtectError, StepError, UsageError
-from relume.train import numerics, rng, seat
+from relume.errors import ConfigError, ProtectError, RelumeError, StepError, UsageError
+from relume.train import leaving, numerics, rng, seat, unprotected
 from relume.train.aside import aside
 from relume.train.loop import Loop
 from relume.train.moments import forward_moments
@@ -27,7 +27,7 @@ from relume.train.protect import Protected
 from relume.train.refuse import guard_optimizers
 from relume.train.shards import Shards
 from relume.train.variables import Vars
-from relume.wire.messages import Raised
+from relume.wire.messages import Leaving, Raised, Remark
 
 _current: Run | None = None
 _OURS = str(Path(__file__).parents[1])
@@ -50,6 +50,7 @@ class Run:
         self._loop: Loop | None = None
         self._looped = False
         self._guards: list[Any] = []
+        self._unhandle: Callable[[], None] = lambda: None
         self._hook = sys.excepthook
         if self.seat.link is not None:
             sys.excepthook = self._excepthook
@@ -62,12 +63,17 @@ class Run:
 
     @property
     def is_main(self) -> bool:
-        """True on the one worker that prints and saves: the lowest rank alive."""
+        """True on the one worker that prints and saves: the lowest rank alive. False while it comes back."""
         self._settle()
-        if self.failed and self.seat.link is not None:
+        loop, seat = self._loop, self.seat
+        if seat.link is not None and (self.failed or (loop is not None and loop.gone)):
             return False
-        view = self.seat.standing.closed or self.seat.standing.view
-        return self.seat.rank == (view.main if view is not None else 0)
+        if seat.standing.closed is not None:
+            return seat.rank == seat.standing.closed.main
+        if loop is not None and loop.replaying:
+            return False
+        view = seat.standing.view
+        return seat.rank == view.main if view is not None else seat.rank == 0 and not seat.began
 
     def protect(self, *unnamed: object, **objects: Any) -> None:  # noqa: ANN401  (anything with a state_dict)
         """Protect modules, optimizers, schedulers, scalers: anything with `state_dict` and `load_state_dict`.
@@ -101,7 +107,7 @@ class Run:
             raise ConfigError(f"run.steps() needs relume.Shards(dataset, ...), not a {type(data).__name__}")
         self.protected.check_complete()
         self.protected.wake_scalers()
-        self._warn()
+        self._warn(sys._getframe(1))  # noqa: SLF001  (there is no other way to the loop that it stands in)
         shards = os.environ.get("RELUME_SHARDS")
         bound = data.bind(seed=self.seed, default_shards=_positive("RELUME_SHARDS", shards) if shards else None)
         count = _total(total, epochs, bound.steps_per_epoch)
@@ -114,6 +120,9 @@ class Run:
             *forward_moments(self.seat.progress, self.protected.modules.values()),
         ]
         self._loop = Loop(self, bound, count, on_end=self._ended)
+        link = self.seat.link
+        if link is not None:
+            self._unhandle = leaving.install(lambda: link.send(Leaving("SIGTERM")))
         return self._loop
 
     @contextlib.contextmanager
@@ -158,12 +167,16 @@ class Run:
         loop_left = self._loop is not None and not self._loop.ended
         if error is not None and error is not self._last_error and not self.failed and loop_left:
             self._tell(error)  # nobody caught it, and the script has put an excepthook of its own over ours
+        link = self.seat.link
         if self._loop is not None and not self.failed:
-            self._loop.end()
-        if self.seat.link is not None:
-            self.seat.link.leave()
+            if link is not None and link.stopped:
+                self._loop.abandon()
+            else:
+                self._loop.end()
+        if link is not None:
+            link.leave()
 
-    def fail(self, error: UsageError) -> None:
+    def fail(self, error: RelumeError) -> None:
         """Go on no longer, where nothing can be raised: the script left the loop in a way that cannot be made good."""
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(f"relume: {error}\n")
@@ -175,22 +188,29 @@ class Run:
         if self._loop is not None and self._loop.left and not raised:
             self._loop.end()
 
-    def _warn(self) -> None:
+    def _warn(self, caller: FrameType) -> None:
         """Say, once and on main, what is allowed and probably meant otherwise."""
+        if self.seat.rank or self.seat.life or self.seat.began:
+            return
         texts = []
         if not self.protected.optimizers:
             texts.append("no optimizer is protected: if the script has one, give it to run.protect too")
         if dist.is_available() and dist.is_initialized():
             text = "torch.distributed is initialised: its collectives wait for dead workers, and gradients are summed "
             texts.append(text + "already. Leave out init_process_group, all_reduce, barrier and DistributedSampler")
-        if self.seat.rank == 0:
-            for text in texts:
-                sys.stderr.write(f"relume: {text}\n")
+        if self.seat.link is not None and self.seat.every:  # somebody may come back
+            found = unprotected.warn(caller, self.protected, self.vars)
+            if found:
+                texts.append("\n  ".join([unprotected.HEAD, *found]))
+                self.seat.link.send(Remark("unprotected", f"{unprotected.HEAD} {'; '.join(found)}", -1))
+        for text in texts:
+            sys.stderr.write(f"relume: {text}\n")
 
     def _ended(self) -> None:
         for guard in self._guards:
             guard.remove()
         self._guards = []
+        self._unhandle()
 
     def _check_current(self) -> None:
         if _current is not self:
@@ -202,8 +222,9 @@ class Run:
             return
         if isinstance(error, NameError) and self._looped:
             error.add_note(
-                "relume: a worker that computes no shard in a step does not run the inner loop's body, so names that "
-                "only the inner loop sets are unset there. Log with step.log(x=...) and read step.mean('x')"
+                "relume: a worker that computes no shard in a step, or that comes back and replays it, does not run "
+                "the inner loop's body, so names that only the inner loop sets are unset there. Log with "
+                "step.log(x=...) and read step.mean('x')"
             )
         try:
             self._hook(kind, error, trace)

@@ -2,7 +2,8 @@
 
 The reading order of a step: `__iter__` yields a batch per shard until every shard of the step is in, whoever died
 meanwhile; around each batch, `_compute` sets buffers, randomness and a slot, and publishes the leaf; at the end `_take`
-copies the result out. What the user sees is the gradient-accumulation loop that people already write.
+copies the result out. What the user sees is the gradient-accumulation loop that people already write. In a replay there
+is nothing to compute: the loop over batches ends at once, with what is kept of the step in `.grad`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from relume.errors import StepError
@@ -20,18 +22,22 @@ from relume.train import rng
 
 if TYPE_CHECKING:
     from relume.train.loop import Loop
+    from relume.train.store import Kept
     from relume.wire.messages import View
 
 
 class Step:
-    """A step of `run.steps`. `number` counts from 0; `epoch` too (0 for streams)."""
+    """A step of `run.steps`. `number` counts from 0; `epoch` too (0 for streams).
 
-    def __init__(self, loop: Loop, number: int) -> None:
+    `replay`: this worker comes back, and the others took the step before it; then there are no batches.
+    """
+
+    def __init__(self, loop: Loop, number: int, kept: Kept | None, begin_ns: int) -> None:
         self._loop = loop
         self.number = number
         self.epoch: int = loop.data.epoch(number)
-        self.replay = False
-        self.begin_ns = time.monotonic_ns()
+        self.replay = kept is not None
+        self.begin_ns = begin_ns
         self.taken_ns = 0
         self.times: list[tuple[int, int, int]] = []
         self.complete = False
@@ -42,6 +48,7 @@ class Step:
         self._skipped = False
         self._logs: dict[str, list[float]] = {}
         self._notes: dict[int, Note] = {}
+        self._kept = kept
 
     @property
     def is_main(self) -> bool:
@@ -54,14 +61,17 @@ class Step:
             raise StepError(f"step {self.number} was iterated twice: its batches are handed out once")
         self.entered = True
         loop, engine = self._loop, self._loop.engine
-        engine.begin(self.number)
-        while True:
-            shard = engine.next_shard()
-            if shard is not None:
-                yield from self._compute(shard)
-            elif engine.settle():
-                break
-        self._take()
+        if self._kept is not None:
+            self._take_kept(self._kept)
+        else:
+            engine.begin(self.number)
+            while True:
+                shard = engine.next_shard()
+                if shard is not None:
+                    yield from self._compute(shard)
+                elif engine.settle():
+                    break
+            self._take()
         rng.seed_all(rng.derive(loop.run.seed, self.number, "update"))
         self.complete = True
         loop.seat.progress.enter("update")
@@ -146,10 +156,30 @@ class Step:
 
     def _take(self) -> None:
         loop, engine = self._loop, self._loop.engine
-        self._notes = engine.notes()
-        gradients = engine.take(self._notes)
-        loop.state.load_buffers(engine.buffers())
-        engine.taken()
+        gradients: list[torch.Tensor | None] = []
+        try:
+            self._notes = engine.notes()
+            gradients = engine.take(self._notes)
+            loop.state.load_buffers(engine.buffers())
+        except msgspec.MsgspecError:
+            if not engine.overtaken:
+                raise
+        late = engine.overtaken  # then what was copied may be another step's, and this worker was to go after this one
+        engine.taken(self.number)
+        if late:
+            loop.leave_for_good()
+        self._hand_out(gradients)
+
+    def _take_kept(self, kept: Kept) -> None:
+        loop, self._kept = self._loop, None
+        loop.seat.progress.enter("replay")
+        self._notes = kept.notes
+        loop.state.load_buffers(kept.buffers)
+        loop.engine.taken(self.number)
+        self._hand_out(loop.engine.gradients(kept.gradient, kept.notes))
+
+    def _hand_out(self, gradients: list[torch.Tensor | None]) -> None:
+        loop = self._loop
         self.waits, self.view = loop.seat.standing.waits, loop.seat.standing.view
         self.taken_ns = time.monotonic_ns()
         for parameter, gradient in zip(loop.parameters, gradients, strict=True):

@@ -45,7 +45,7 @@ class StillLife:
 
         Which one goes round with the steps, so that a worker that computed with other weights is found in time.
         """
-        values = repr([(name, value) for name, value in self._plain() if not isinstance(value, tuple)])
+        values = repr(sorted((name, _unversioned(value)) for name, value in self._plain()))
         parameter = self._parameters[step % len(self._parameters)].detach()
         chunk = max(1, PULSE_BYTES // parameter.element_size())
         start = step // len(self._parameters) % max(1, -(-parameter.numel() // chunk)) * chunk
@@ -87,6 +87,17 @@ class StillLife:
                 yield f"{key} of {name!r}", _value(value)
         for key, value in self._variables.state_dict().items():
             yield f"run.vars.{key}", _value(value)
+
+
+def _unversioned(value: object) -> str:
+    """Return a value of `_value` without what only this process knows of a tensor: how often it was written."""
+    if isinstance(value, tuple):
+        return repr(value[:2])
+    if isinstance(value, list):
+        return repr([_unversioned(item) for item in value])
+    if isinstance(value, dict):
+        return repr([(key, _unversioned(item)) for key, item in value.items()])
+    return repr(value)
 
 
 def _value(value: Any) -> object:  # noqa: ANN401  (whatever a state dict holds)

@@ -19,7 +19,7 @@ from relume.wire.messages import Ask, Raised, ToWorker
 def pair():
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    worker = Worker(1, os.getpid(), os.pidfd_open(os.getpid()), ours, {})
+    worker = Worker(1, 0, os.getpid(), os.pidfd_open(os.getpid()), ours, {})
     yield worker, theirs
     worker.close()
     theirs.close()
@@ -66,7 +66,7 @@ def test_an_exit_code_is_told_with_the_last_words(worker):
     cause = cause_of_exit(worker, exited(3), 0)
     assert (cause.kind, cause.text) == ("exit_code", "its script ended with exit code 3 (ValueError: a mistake)")
     assert "File x\nValueError: a mistake" in cause.evidence["stderr"]
-    silent = Worker(0, 1, -1, worker.connection, {})
+    silent = Worker(0, 0, 1, -1, worker.connection, {})
     assert cause_of_exit(silent, exited(3), 0).text == "its script ended with exit code 3"
 
 

@@ -68,3 +68,13 @@ def test_closing_leaves_no_descriptor():
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     Doorbells([doorbell.create(), doorbell.create()], 0).close()
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_a_seat_that_nobody_has_taken_is_not_rung(bells):
+    taken = {0}
+    mine = Doorbells(bells[1]._descriptors, 1, lambda rank: rank in taken)
+    mine.ring_others()
+    assert [bell.wait(0.0) for bell in bells] == [True, False, False]
+    taken.add(2)
+    mine.ring_others()
+    assert [bell.wait(0.0) for bell in bells] == [True, False, True]

@@ -11,6 +11,8 @@ from relume.arena.layout import (
     BLOCK_BYTES_MIN,
     BLOCKS_MAX,
     HEADER_WORDS,
+    MIRROR_WORDS,
+    MIRRORS,
     NOTE_LOG_BYTES,
     PAGE,
     PROGRESS_WORDS,
@@ -37,6 +39,7 @@ shapes = st.builds(
     shards=st.one_of(st.integers(1, 40), st.integers(1, SHARDS_MAX)),
 )
 fleets = st.integers(1, 64)
+rings = st.integers(RESULTS, 40)
 
 
 def apart(regions, size):
@@ -48,11 +51,12 @@ def apart(regions, size):
     assert end <= size, f"{before} ends at {end}, beyond {size}"
 
 
-@given(fleets)
-def test_words_of_the_control_part_have_one_meaning_each(workers):
-    layout = ControlLayout(workers)
+@given(fleets, rings)
+def test_words_of_the_control_part_have_one_meaning_each(workers, kept):
+    layout = ControlLayout(workers, kept)
     regions = [(0, HEADER_WORDS, "header")]
-    regions += [(layout.blocks(i), BLOCKS_MAX, f"blocks {i}") for i in range(RESULTS)]
+    regions += [(layout.blocks(i), BLOCKS_MAX, f"blocks {i}") for i in range(kept)]
+    regions += [(layout.mirror(i), MIRROR_WORDS, f"mirror {i}") for i in range(MIRRORS)]
     for rank in range(workers):
         regions += [
             (layout.progress(rank), PROGRESS_WORDS, f"progress {rank}"),
@@ -63,11 +67,11 @@ def test_words_of_the_control_part_have_one_meaning_each(workers):
     apart(regions, layout.size // WORD)
 
 
-@given(shapes, fleets, st.data())
-def test_bytes_of_the_data_part_have_one_meaning_each(shape, workers, data):
-    layout = DataLayout(shape, workers)
+@given(shapes, fleets, rings, st.data())
+def test_bytes_of_the_data_part_have_one_meaning_each(shape, workers, kept, data):
+    layout = DataLayout(shape, workers, kept)
     regions = []
-    for i in range(RESULTS):
+    for i in range(kept):
         regions.append((layout.result(i), shape.gradient_bytes, f"result {i}"))
         regions.append((layout.buffers(i), shape.buffer_bytes, f"buffers {i}"))
         some = data.draw(st.sets(st.integers(0, shape.shards - 1), max_size=6)) | {0, shape.shards - 1}
@@ -90,7 +94,7 @@ def test_bytes_of_the_data_part_have_one_meaning_each(shape, workers, data):
 @given(shapes)
 def test_a_note_has_room_for_all_that_it_may_hold(shape):
     layout = DataLayout(shape, 1)
-    assert layout.note_size >= 8 + 8 + -(-shape.parameters // 8) + NOTE_LOG_BYTES
+    assert layout.note_size >= 8 + 8 + 8 + -(-shape.parameters // 8) + NOTE_LOG_BYTES
     assert layout.note_size % WORD == 0
 
 

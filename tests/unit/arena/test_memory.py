@@ -123,3 +123,16 @@ def test_a_run_of_one_has_address_space_for_more_than_the_host_holds():
     assert one[1 << 41] == 7
     assert isinstance(one, mmap.mmap)
     one.close()
+
+
+def test_only_the_seats_that_are_taken_get_their_slots_at_the_start(descriptor):
+    size = memory.reserve(descriptor, LAYOUT, 1)
+    assert size == LAYOUT.slots_start + SLOTS_EAGER * LAYOUT.gradient_size
+    assert size <= allocated(descriptor) < size + (1 << 20)
+    assert os.fstat(descriptor).st_size == LAYOUT.size
+
+
+def test_no_room_for_what_is_kept_says_how_to_keep_less(descriptor, monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1 << 20)
+    with pytest.raises(MemoryShortage, match=r"and 12 results\. Use fewer .*mirror more often"):
+        memory.reserve(descriptor, DataLayout(LAYOUT.shape, 3, 12), 2)

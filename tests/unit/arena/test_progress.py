@@ -10,7 +10,7 @@ import pytest
 
 from relume.arena import progress
 from relume.arena.layout import RECORDER_ENTRIES, RECORDER_ENTRY_WORDS, ControlLayout
-from relume.arena.progress import PHASES, Progress, Trap, parse_traps, read, taken
+from relume.arena.progress import PHASES, Progress, Pulse, Trap, in_use, parse_traps, pulses, read, taken
 
 
 class Killed(BaseException):
@@ -204,3 +204,30 @@ def test_whoever_has_left_its_loop_says_so(words):
     assert not read(words, ControlLayout(3), 1).left
     mine.leave_loop()
     assert read(words, ControlLayout(3), 1).left
+
+
+def test_a_new_life_of_a_rank_begins_with_everything_at_zero(words):
+    layout = ControlLayout(3)
+    before = bytes(words)
+    first = make(words)
+    first.step = 7
+    first.pulse(Pulse(7, 1, 2))
+    first.take(6)
+    first.leave_loop()
+    for _ in range(600):
+        first.enter("backward", 2)
+    words[layout.seals(1)] = 99
+    assert in_use(words, layout, 1)
+    make(words)
+    moment = read(words, layout, 1)
+    assert (moment.phase, moment.step, moment.taken, moment.left) == ("joining", -1, -1, False)
+    assert pulses(words, layout, 1) == []
+    entries = words[layout.recorder(1) : layout.recorder(1) + RECORDER_ENTRIES * RECORDER_ENTRY_WORDS].tolist()
+    assert sum(word != 0 for word in entries[RECORDER_ENTRY_WORDS:]) == 0
+    assert words[layout.seals(1)] == 99, "what its predecessor had sealed stands"
+    words[layout.seals(1)] = 0
+    for rank in (0, 2):
+        assert not in_use(words, layout, rank)
+        start = layout.progress(rank) * 8
+        end = layout.progress(rank + 1) * 8
+        assert bytes(words)[start:end] == before[start:end]

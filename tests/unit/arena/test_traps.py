@@ -111,6 +111,59 @@ def test_a_step_that_is_not_named_is_any_and_the_step_of_a_view_is_the_earliest(
     assert tell({"phase": "view", "step": 0, "nth": 2}, views) is None
 
 
+def test_with_later_the_step_is_the_earliest_and_the_entry_is_one_of_that_step(tell):
+    """A joiner is admitted in a step that nobody knows beforehand."""
+
+    def admitted_in_step_4(progress):
+        for step in range(4, 7):
+            progress.step = step
+            for shard in (4, 5):
+                progress.enter("forward", shard)
+                progress.enter("backward", shard)
+                progress.spring("backward")
+            progress.enter("wait")
+
+    trap = {"phase": "backward", "step": 2, "entry": 1, "later": True}
+    assert tell(trap, admitted_in_step_4)[:3] == ("backward", 4, 5)
+    assert tell(trap | {"step": 5}, admitted_in_step_4)[:3] == ("backward", 5, 5)
+    assert tell(trap | {"nth": 99}, admitted_in_step_4)[:3] == (
+        "backward",
+        4,
+        5,
+    )  # at the phase's end, not a step later
+    assert tell(trap | {"step": 7}, admitted_in_step_4) is None
+    assert tell(trap | {"later": False}, admitted_in_step_4) is None
+
+
+def test_an_admission_is_met_from_its_step_on(tell):
+    def admissions(progress):
+        for step in range(3):
+            progress.step = step
+            progress.enter("forward", 0)
+            progress.spring("admission")
+
+    assert tell({"phase": "admission", "step": 1, "nth": 1}, admissions)[:2] == ("admission", 2)
+
+
+def test_what_a_trap_noted_in_the_life_before_is_forgotten():
+    words = memoryview(bytearray(LAYOUT.size)).cast("Q")
+    with pytest.raises(RuntimeError):
+        Progress(words, LAYOUT, 0, parse_traps('[{"rank": 0, "phase": "joining", "action": "raise"}]', 0))
+    assert read(words, LAYOUT, 0).killed_ns > 0
+    Progress(words, LAYOUT, 0, [])
+    assert read(words, LAYOUT, 0).killed_ns == 0
+
+
+def test_traps_are_for_one_life_of_a_rank_or_for_all():
+    traps = [{"phase": "load"}, {"phase": "sum", "life": 0}, {"phase": "take", "life": 2}]
+    text = json.dumps([{"rank": 1, **trap} for trap in traps])
+    assert [[trap.phase for trap in parse_traps(text, 1, life)] for life in range(3)] == [
+        ["load", "sum"],
+        ["load"],
+        ["load", "take"],
+    ]
+
+
 def test_traps_are_for_one_rank():
     assert parse_traps('[{"rank": 1, "phase": "load"}]', 0) == []
 

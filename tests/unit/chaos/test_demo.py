@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from relume.chaos.comeback import Comeback, Recovery
 from relume.chaos.demo import random_moments
 from relume.chaos.driver import Fleet, Job
 from relume.chaos.evidence import Evidence
@@ -22,7 +23,8 @@ JOB = Job(Path("charlm.py"), (), workers=4, steps=120)
 
 def cost_of(rank, *, wait_ms, moved):
     return Cost(
-        rank=rank,
+        who=(rank, 0),
+        member=True,
         killed_ns=0,
         detected_ns=1_000_000,
         fenced_ns=2_000_000,
@@ -85,8 +87,8 @@ def test_a_demo_in_which_nobody_dies_or_nobody_lives_is_refused(kills):
 def test_the_verdict_tells_each_kill_and_what_it_all_means(result, tmp_path):
     text = told(result, tmp_path)
     rows = [" ".join(line.split()) for line in text.splitlines()]
-    assert "worker 2 backward, shard 4 12 4.6 ms 59 ms 0 and 1" in rows
-    assert "worker 0 sum 40 31 ms nothing -" in rows
+    assert "worker 2 backward, shard 4 12 4.6 ms 59 ms 0 and 1 -" in rows
+    assert "worker 0 sum 40 31 ms nothing - -" in rows
     assert "steps lost 0 of 120" in rows
     assert "exposed wait median 18 ms, worst 31 ms (an undisturbed step takes 310 ms)" in rows
     assert "differing bits 0 in 4.4 MB of weights and optimizer state" in rows
@@ -94,6 +96,28 @@ def test_the_verdict_tells_each_kill_and_what_it_all_means(result, tmp_path):
         "2 of 4 workers were killed without warning. The others went on, each time after a wait of 31 ms at most; "
         "no step was lost, and the trained model is, bit for bit, the one that nobody disturbed."
     )
+
+
+def recovery(rank, *, back):
+    times = dict.fromkeys(("respawned_ns", "level_ns", "admitted_ns", "worked_ns", "full_strength_ns"))
+    times |= {"worked_ns": 3_200_000_000} if back else {}
+    return Recovery((rank, 0), 0, member=True, heir=(rank, 1), missing="" if back else "it never came level", **times)
+
+
+@pytest.mark.parametrize(
+    ("back", "said"),
+    [
+        ((True, True), "; all of them came back; no step"),
+        ((True, False), "; 1 of them came back and took part again; "),
+    ],
+)
+def test_who_came_back_is_told(result, tmp_path, back, said):
+    backs = tuple(recovery(rank, back=there) for rank, there in zip((2, 0), back, strict=True))
+    returned = replace(result, comeback=Comeback(backs))
+    assert said in closing_sentence(returned)
+    rows = [" ".join(line.split()) for line in told(returned, tmp_path).splitlines()]
+    assert "worker 2 backward, shard 4 12 4.6 ms 59 ms 0 and 1 3.2 s" in rows
+    assert f"worker 0 sum 40 31 ms nothing - {'3.2 s' if back[1] else '-'}" in rows
 
 
 def test_a_bad_verdict_is_not_told_as_a_good_one(result, tmp_path):

@@ -94,13 +94,13 @@ class Told:
             records=self.records,
             incidents=tuple(self.incidents),
             views=tuple(self.views),
-            pids={rank: 1000 + rank for rank in range(WORKERS)},
+            pids={(rank, 0): 1000 + rank for rank in range(WORKERS)},
             ended=None,
             clock_s=0.0,
         )
 
     def measure(self):
-        return measure(self.evidence(), {loss.rank: loss.killed_ns for loss in self.incidents})
+        return measure(self.evidence(), {(loss.rank, loss.life): loss.killed_ns for loss in self.incidents})
 
 
 def in_ms(cost):
@@ -140,7 +140,7 @@ def test_a_kill_in_a_shard_costs_the_wait_until_its_heir_starts_it():
 def test_waits_before_the_kill_do_not_count():
     told = killed_in_backward()
     late = replace(told.evidence(), incidents=(told.incidents[0],))
-    measured = measure(late, {2: 1078 * MS})  # the same run, had the kill been later: 78 to 85 is left
+    measured = measure(late, {(2, 0): 1078 * MS})  # the same run, had the kill been later: 78 to 85 is left
     assert measured.costs[0].exposed_wait_ns == 7 * MS
 
 
@@ -307,14 +307,14 @@ def test_the_control_is_the_time_of_the_same_steps_when_it_was_planned():
     disturbed, control = killed_in_backward().measure(), killed_in_backward().measure()
     (cost,) = control.costs
     planned = replace(control, costs=(replace(cost, span_ns=cost.span_ns - 12 * MS),))
-    assert control_excess(disturbed, planned) == {2: 12 * MS}
+    assert control_excess(disturbed, planned) == {(2, 0): 12 * MS}
 
 
 def test_the_control_compares_excess_where_the_steps_are_not_as_many():
     disturbed, control = killed_in_backward().measure(), killed_in_backward().measure()
     (cost,) = control.costs
     planned = replace(control, costs=(replace(cost, steps=(10, 11), raw_excess_ns=50.0 * MS),))
-    assert control_excess(disturbed, planned) == {2: 25 * MS}
+    assert control_excess(disturbed, planned) == {(2, 0): 25 * MS}
 
 
 @pytest.mark.parametrize("nothing", [(), "unknown"])

@@ -30,8 +30,10 @@ def lost(rank, phase, step, shard=-1, *, status=9, killed_ns=0, view=(1, 2)):
 
 
 def fleet(*incidents, killed=None, exit_code=0, errors=()):
-    evidence = Evidence({}, incidents, (first(1, range(4), 8),), {rank: 100 + rank for rank in range(4)}, None, 0.0)
-    return Fleet(exit_code, 1.0, evidence, {2: 1000} if killed is None else killed, list(errors))
+    evidence = Evidence(
+        {}, incidents, (first(1, range(4), 8),), {(rank, 0): 100 + rank for rank in range(4)}, None, 0.0
+    )
+    return Fleet(exit_code, 1.0, evidence, {(2, 0): 1000} if killed is None else killed, list(errors))
 
 
 TRAPPED = lost(1, "backward", 5, 2, killed_ns=1000)
@@ -50,7 +52,10 @@ def test_kills_that_went_as_planned_are_right():
         (fleet(lost(1, "sum", 5, killed_ns=1000), FOUND), "sprang in sum of step 5"),
         (fleet(lost(1, "backward", 6, killed_ns=1000), FOUND), "sprang in backward of step 6"),
         (fleet(TRAPPED), "worker 2 was killed from outside, but no incident"),
-        (fleet(TRAPPED, FOUND, killed={2: 3000}), "worker 2 was killed from outside, but no incident"),  # dead before
+        (
+            fleet(TRAPPED, FOUND, killed={(2, 0): 3000}),
+            "worker 2 was killed from outside, but no incident",
+        ),  # dead before
         (fleet(TRAPPED, FOUND, lost(3, "load", 9)), "worker 3 was lost though nobody killed it"),
         (fleet(TRAPPED, FOUND, FOUND), "lost twice"),
         (fleet(TRAPPED, lost(2, "wait", 8, status=256)), "worker 2 died of something else"),
@@ -110,7 +115,7 @@ def test_a_run_is_read_from_its_files_and_torn_lines_are_left_out(tmp_path):
     evidence = read_evidence(tmp_path, tmp_path)
     assert sorted(evidence.records) == [(0, 0), (0, 1)]
     assert evidence.records[0, 1].waits == ((3, 4),)
-    assert (evidence.pids, evidence.survivors) == ({0: 71}, ())
+    assert (evidence.pids, evidence.survivors) == ({(0, 0): 71}, ())
     assert evidence.views[0].shards == 2
     assert evidence.ended is None
     assert evidence.clock_s == 98.0
@@ -166,7 +171,7 @@ def test_a_kill_from_outside_kills_that_very_process_and_notes_the_time_before(t
     before = time.monotonic_ns()
     hand.work(lambda: True, time.monotonic() + 10)
     assert sleeper.wait(10) == -9
-    assert before < hand.killed_ns[2] < time.monotonic_ns()
+    assert before < hand.killed_ns[2, 0] < time.monotonic_ns()
     assert hand.errors == []
 
 

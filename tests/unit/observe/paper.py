@@ -11,10 +11,16 @@ from relume.observe.story import Story
 from relume.wire.events import (
     SCHEMA,
     ArenaReserved,
+    CheckpointFailed,
+    CheckpointWritten,
     Line,
+    Mirrored,
     RunEnded,
     RunStarted,
+    Scaled,
     ViewInstalled,
+    WorkerLeft,
+    WorkerLevel,
     WorkerLost,
     WorkerStarted,
 )
@@ -62,6 +68,29 @@ def events_of_a_run(*, workers=4, agent_pid=DEAD_PID, incidents=None, ended=True
     return [*events, RunEnded("completed", "every step is done", 0)] if ended else events
 
 
+def events_of_a_comeback(*, ended=True):
+    """Return the events of a run of four in which worker 2 is killed and comes back, a fifth comes, and worker 0 goes.
+
+    Before the last, a checkpoint was written and another could not be.
+    """
+    events = events_of_a_run(ended=False)
+    events += [
+        Mirrored(8, 8, 1_200_000, 12, 4_800_000, 0.0031),
+        WorkerStarted(2, 202, 1, warm=True),
+        WorkerLevel(2, 202, 1, 26, 24, "00ff00ff00ff00ff"),
+        ViewInstalled((1, 3), 28, (0, 1, 2, 3), ()),
+        Scaled(4, 5),
+        WorkerStarted(4, 104),
+        CheckpointWritten(30, "/scratch/run/step-30", 1_200_000, 0.21),
+        CheckpointFailed(40, "/scratch/run/step-40", "the disk is full"),
+        WorkerLevel(4, 104, 0, 41, 0, "00ff00ff00ff00ff"),
+        ViewInstalled((1, 4), 43, (0, 1, 2, 3, 4), ()),
+        ViewInstalled((1, 5), 47, (1, 2, 3, 4), ()),
+        WorkerLeft(0, 100, 0, "SIGTERM"),
+    ]
+    return [*events, RunEnded("completed", "every step is done", 0)] if ended else events
+
+
 def text_of(event, *, v=SCHEMA, at_s=None):
     """Return `event` as its line, with the newline."""
     at_s = time.time() if at_s is None else at_s
@@ -77,24 +106,24 @@ def write_run(root, events, name=RUN, *, steps=60):
     return folder
 
 
-def story_of(events, at_s=None):
-    """Return the story that `events` tell."""
-    story = Story()
-    for event in events:
-        story.take(msgspec.json.decode(text_of(event, at_s=at_s), type=Line))
+def story_of(events, at_s=None, every_s=0.0):
+    """Return the story that `events` tell, `every_s` after one another."""
+    story, at_s = Story(), time.time() if at_s is None else at_s
+    for number, event in enumerate(events):
+        story.take(msgspec.json.decode(text_of(event, at_s=at_s + number * every_s), type=Line))
     return story
 
 
-def reply_with(*workers, state="steady", total=60, incidents=1, uptime_s=34.0):
+def reply_with(*workers, state="steady", total=60, incidents=1, uptime_s=34.0, **more):
     """Return an agent's answer; the members are those that are in."""
-    members = tuple(worker.rank for worker in workers if worker.state == "in")
+    members = tuple(worker.rank for worker in workers if worker.state in {"in", "leaving"})
     view = View((1, 2), members, 12, 8, tuple(() for _ in members)) if members else None
-    return StatusReply(RUN, os.getpid(), state, uptime_s, view, total, incidents, workers)
+    return StatusReply(RUN, os.getpid(), state, uptime_s, view, total, incidents, workers, **more)
 
 
-def worker(rank, state="in", *, phase="backward", step=24, shard=1, idle_s=0.0):
+def worker(rank, state="in", *, phase="backward", step=24, shard=1, idle_s=0.0, life=0):
     """Return a worker as its agent tells it."""
-    return WorkerStatus(rank, 100 + rank, state, phase, step, shard, idle_s)
+    return WorkerStatus(rank, 100 * (life + 1) + rank, state, phase, step, shard, idle_s, life)
 
 
 def snapshot_of(folder, story, reply=None, **changes):

@@ -38,6 +38,8 @@ def test_a_live_run_is_told_by_its_agent(tmp_path):
 def test_a_run_whose_loop_is_over_has_done_all_its_steps(tmp_path):
     folder = write_run(tmp_path, events_of_a_run(ended=False))
     assert look(folder, reply_with(worker(0, phase="tail", step=59), state="closed")).steps == 60
+    one_who_repeats_the_tail = worker(0, "replaying", phase="tail", step=60, life=1)
+    assert look(folder, reply_with(one_who_repeats_the_tail, state="closed")).steps == 60
 
 
 def test_an_agent_that_died_without_a_word_is_told_from_one_that_does_not_answer(tmp_path):

@@ -12,6 +12,7 @@ from relume.observe.observer import Observer
 from relume.observe.plain import Lines
 from relume.observe.screen import frame
 from tests.unit.observe.paper import (
+    events_of_a_comeback,
     events_of_a_run,
     loss_of,
     reply_with,
@@ -84,6 +85,66 @@ def test_strips_keep_the_same_time_and_a_lost_worker_goes_dark(tmp_path):
     assert [strips.strip(rank, 5).plain for rank in (0, 1, 2)] == ["  ▅▅▅", "  ▅✗ ", "     "]
 
 
+def test_a_strip_shows_the_way_back(tmp_path):
+    strips = Strips(ascii_only=False)
+    story = story_of(events_of_a_run(ended=False))
+    ways = [("in", 0), ("lost", 0), ("lost", 0), ("starting", 1), ("replaying", 1), ("spare", 1), ("in", 1), ("in", 2)]
+    for state, life in ways:
+        strips.look(snapshot_of(tmp_path, story, reply_with(worker(0, state, life=life))))
+    assert strips.strip(0, len(ways)).plain == "▅✗  »○▅✗", "the last one was lost and replaced between two looks"
+
+
+@pytest.fixture
+def coming_back(tmp_path):
+    workers = [worker(0, "leaving"), worker(1), worker(2, "replaying", life=1, step=21), worker(3, "spare", step=26)]
+    reply = reply_with(
+        *workers, worker(4, "starting"), target=4, spares=1, restarts=1, mirror_step=24, mirror_bytes=7**8
+    )
+    return snapshot_of(tmp_path, story_of(events_of_a_comeback(ended=False)[:-2], at_s=0.0), reply)
+
+
+def test_those_who_come_and_go_say_so(coming_back):
+    text = draw(coming_back, 80, 23, looks=3)
+    rows = [line.strip("│ ") for line in text[3:] if line[2:3].isdecimal()][:5]
+    assert [row.split()[1] for row in rows] == ["leaving", "alive", "replaying", "spare", "starting"]
+    assert rows[0].endswith("▅▅▅ backward  shard 1  main")
+    assert rows[2].endswith("»»» step 21")
+    assert rows[3].endswith("○○○ level, step 26")
+    assert text[2].strip("│ ") == "2 of 4 workers, 1 of 1 spare, 1 restart  mirror: step 24  disk: step 30"
+    assert "whole in" in "\n".join(text)
+
+
+def test_a_wide_terminal_is_told_everything(coming_back):
+    text = draw(coming_back, 120, 30)
+    assert "mirror: step 24 (5.8 MB)" in text[2]
+    (header,) = [line for line in text if "what happened" in line]
+    assert all(name in header for name in ("redone by", "handled in", "whole in"))
+    assert any("pid 202" in line for line in text)
+
+
+def test_a_run_that_waits_for_somebody_to_come_back_says_so(tmp_path):
+    story = story_of(events_of_a_run(ended=False))
+    reply = reply_with(worker(0, "lost"), worker(1, "starting", life=1), state="paused", target=2)
+    text = draw(snapshot_of(tmp_path, story, reply), 80, 23)
+    assert text[2].strip("│ ") == "too few workers: waiting for others to come back  0 of 2 workers"
+
+
+def test_a_worker_that_left_is_no_loss(tmp_path):
+    text = draw(snapshot_of(tmp_path, story_of(events_of_a_comeback()), steps=60), 80, 23)
+    rows = [line.strip("│ ").split()[:2] for line in text[3:] if line[2:3].isdecimal()][:5]
+    assert rows == [["0", "left"], ["1", "done"], ["2", "done"], ["3", "done"], ["4", "done"]]
+    live = reply_with(worker(0, "ended"), *[worker(rank) for rank in (1, 2, 3, 4)])
+    text = draw(snapshot_of(tmp_path, story_of(events_of_a_comeback(ended=False)), live), 80, 23)
+    assert "│ 0 left " in "\n".join(text)
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_a_comeback_fits_too(coming_back, width, height):
+    text = draw(coming_back, width, height, looks=300)
+    assert len(text) <= height, "\n".join(text)
+    assert {len(line) for line in text} == {width}
+
+
 def test_while_workers_start_it_says_what_takes_the_time(tmp_path):
     story = story_of(events_of_a_run(ended=False, incidents=[])[:5])
     reply = reply_with(worker(0), *[worker(r, "starting") for r in (1, 2, 3)], state="forming", incidents=0)
@@ -114,7 +175,7 @@ def test_lines_say_each_thing_once(tmp_path):
         " 0:12  training begins: 60 steps, 8 shards each, workers 0, 1, 2 and 3",
     ]
     assert lines.look(snapshot_of(tmp_path, story, reply, **at)) == []
-    story.incidents.append(loss_of(2))
+    story.take(story_line(loss_of(2)))
     (line,) = lines.look(snapshot_of(tmp_path, story, reply, **at))
     assert "worker 2 killed (SIGKILL) in backward of step 12, shard 4" in line
     assert lines.look(snapshot_of(tmp_path, story, reply, steps=20, now_s=104.0)) == []
@@ -134,6 +195,19 @@ def story_line(event):
     from relume.wire.events import Line
 
     return msgspec.json.decode(text_of(event), type=Line)
+
+
+def test_lines_tell_of_a_comeback_in_its_order(tmp_path):
+    events = events_of_a_comeback()
+    (lines, story), told = (Lines(), story_of(events[:7])), []
+    for event in events[7:]:  # as they come
+        story.take(story_line(event))
+        look = snapshot_of(tmp_path, story, reply_with(worker(0, step=0)), steps=0)
+        told += [line.split("  ", 1)[1] for line in lines.look(look)]
+    words = ["killed", "mirrored", "forked", "level", "is in", "asked for 5", "started", "checkpoint of step 30"]
+    words += ["checkpoint of step 40 failed", "level", "is in", "left by plan", "every step is done"]
+    for line, word in zip(told[2:], words, strict=True):
+        assert word in line
 
 
 @pytest.mark.parametrize("terminal", [True, False])

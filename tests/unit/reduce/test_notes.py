@@ -94,3 +94,25 @@ def test_no_trainable_parameter_at_all():
     notes.write(0, 0, Note(2.0, np.zeros(0, dtype=bool), {"loss": 1.0}))
     note = notes.read(0, 0)
     assert (note.weight, note.present.size, note.logs) == (2.0, 0, {"loss": 1.0})
+
+
+@pytest.mark.parametrize("kept", [2, 5])
+def test_a_note_is_kept_under_its_own_seal_until_another_is_written_there(kept):
+    layout = DataLayout(Shape(64, 0, 11, 2), 1, kept)
+    notes = Notes(memoryview(bytearray(layout.size)), layout)
+    everywhere = np.ones(11, dtype=bool)
+    for step in range(20):
+        for shard in range(2):
+            assert not notes.sealed(step)
+            notes.unseal(step, shard)
+            assert step < kept or not notes.sealed(step - kept), "whoever reads the old ones can tell"
+            notes.write(step, shard, Note(step + shard / 2, everywhere, {"step": step}))
+            notes.seal(step, shard)
+        assert [old for old in range(step + 1) if notes.sealed(old)] == list(range(max(0, step - kept + 1), step + 1))
+        copies = {old: notes.copy(old) for old in range(max(0, step - kept + 1), step + 1)}
+        for old, copied in copies.items():
+            found = notes.decode(copied)
+            assert [(found[shard].weight, found[shard].logs) for shard in range(2)] == [
+                (old, {"step": float(old)}),
+                (old + 0.5, {"step": float(old)}),
+            ]

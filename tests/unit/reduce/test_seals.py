@@ -85,3 +85,21 @@ def test_two_processes_see_the_same(data):
         mine.seal_block(step, block)
     assert [theirs.block_sealed(step, b) for b in range(5)] == [mine.block_sealed(step, b) for b in range(5)]
     assert theirs.newest_complete() == (step if mine.complete(step) else -1)
+
+
+@pytest.mark.parametrize("kept", [2, 5, 12])
+def test_a_result_is_there_until_another_is_written_in_its_place(kept):
+    layout = ControlLayout(2, kept)
+    seals = Seals(memoryview(bytearray(layout.size)).cast("Q"), layout, 3)
+    for step in range(40):
+        for block in range(3):
+            seals.seal_block(step, block)
+        complete = [old for old in range(step + 1) if seals.complete(old)]
+        assert complete == list(range(max(0, step - kept + 1), step + 1))
+        assert seals.newest_complete() == step
+        assert [seals.overtaken(old) for old in range(step + 2)] == [old <= step - kept for old in range(step + 2)]
+    seals.unseal_block(40, 1)
+    assert not seals.overtaken(40 - kept), "nothing newer stands there yet"
+    assert not seals.complete(40 - kept)
+    assert all(seals.complete(old) for old in range(40 - kept + 1, 40))
+    assert seals.newest_complete() == 39

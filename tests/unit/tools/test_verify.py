@@ -6,78 +6,15 @@ died in step 7 of 20, changes one thing, and asks that just this is found.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import subprocess
 import sys
-from collections import OrderedDict
-from pathlib import Path
 
 import pytest
 import torch
 
-TOOL = Path(__file__).parents[3] / "tools" / "verify.py"
-STEPS = 20
-DEATH = 7  # the step in which worker 1 died: its last record is of the one before
-
-
-def load_tool():
-    """Import the script by its path, as it is no package."""
-    spec = importlib.util.spec_from_file_location("relume_tools_verify", TOOL)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their own module up
-    spec.loader.exec_module(module)
-    return module
-
-
-tool = load_tool()
-
-
-def state():
-    """A state with what real ones hold: several dtypes, nesting, floats, integers, None."""
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(5, 3, generator=generator)
-    return {
-        "model": OrderedDict(
-            weight=weight, half=weight.bfloat16(), counted=torch.tensor(3), on=torch.tensor([True, False])
-        ),
-        "optimizer": {"state": {0: {"step": torch.tensor(20.0)}}, "param_groups": [{"lr": 0.1, "betas": (0.9, 0.99)}]},
-        "scheduler": {"last_epoch": 20, "_last_lr": [0.1], "note": None},
-        "vars": {"best": math.nan},
-    }
-
-
-def line(rank, step, members, view, run="fleet"):
-    return {
-        "v": 1,
-        "run": run,
-        "rank": rank,
-        "pid": 100 + rank,
-        "step": step,
-        "epoch_view": view,
-        "members": members,
-        "digest": f"{step:016x}",
-        "means": {"loss": (4.0 - step / 10).hex(), "tokens": (64.0).hex()},
-    }
-
-
-class Folder:
-    """One folder of records that a test may spoil."""
-
-    def __init__(self, path):
-        self.path = path
-        self.path.mkdir()
-        self.lines = {}
-        self.tails = {}
-        self.finals = {}
-
-    def write(self):
-        for rank, lines in self.lines.items():
-            text = "".join(json.dumps(item) + "\n" for item in lines) + self.tails.get(rank, "")
-            (self.path / f"record-{rank}.jsonl").write_text(text)
-        for rank, final in self.finals.items():
-            torch.save(final, self.path / f"final-{rank}.pt")
+from tests.unit.tools.records import DEATH, STEPS, TOOL, Folder, line, state, tool
 
 
 @pytest.fixture
@@ -93,12 +30,14 @@ def fleet(tmp_path):
     """Three workers; worker 1 died in step 7, which worker 0 had taken in the old view."""
     folder = Folder(tmp_path / "fleet")
 
-    def named(step, first_without):
-        return ([0, 1, 2], [1, 0]) if step < first_without else ([0, 2], [1, 1])
+    def named(rank, step, first_without):
+        members, view = ([0, 1, 2], [1, 0]) if step < first_without else ([0, 2], [1, 1])
+        sharers = [0, 1, 2] if step <= DEATH else None  # what worker 1 had sealed in that step stands
+        return line(rank, step, members, view, sharers=sharers)
 
-    folder.lines[0] = [line(0, step, *named(step, DEATH + 1)) for step in range(STEPS)]
-    folder.lines[1] = [line(1, step, *named(step, DEATH)) for step in range(DEATH)]
-    folder.lines[2] = [line(2, step, *named(step, DEATH)) for step in range(STEPS)]
+    folder.lines[0] = [named(0, step, DEATH + 1) for step in range(STEPS)]
+    folder.lines[1] = [named(1, step, DEATH) for step in range(DEATH)]
+    folder.lines[2] = [named(2, step, DEATH) for step in range(STEPS)]
     for rank in (0, 2):
         folder.finals[rank] = {"step": STEPS - 1, "state": state()}
     return folder
@@ -135,10 +74,10 @@ def test_who_survived_is_found_without_being_told(judge):
 
 
 def test_a_worker_may_die_before_it_records_anything(judge, fleet):
-    for step in range(DEATH):
-        for rank in (0, 2):
-            fleet.lines[rank][step] |= {"epoch_view": [1, 1], "members": [0, 2]} if step else {}
-    fleet.lines[0][DEATH] |= {"epoch_view": [1, 1], "members": [0, 2]}
+    for rank in (0, 2):
+        for step in range(DEATH + 1):
+            fleet.lines[rank][step] = line(rank, step, [0, 2], [1, 1])
+        fleet.lines[rank][0] = line(rank, 0, [0, 1, 2], [1, 0])
     del fleet.lines[1]
     assert judge()["differences"] == []
 

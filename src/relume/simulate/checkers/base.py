@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from relume.core.events import Event, Instruction
 from relume.simulate.memory import Kind, Write
+from relume.wire.messages import View
 
 if TYPE_CHECKING:
+    from relume.simulate.worker import Worker
     from relume.simulate.world import World
 
 
@@ -40,6 +42,18 @@ class Checker:
     def passed(self, now: float) -> None:
         """Something happened, and it is `now`."""
 
+    def starts(self, worker: Worker) -> None:
+        """A process is about to start."""
+
+    def begun(self, worker: Worker, step: int, view: View) -> None:
+        """A worker begins `step` under `view`: it holds the pen."""
+
+    def level(self, worker: Worker, step: int) -> None:
+        """A joiner is about to say that it stands level before `step`."""
+
+    def leaves(self, worker: Worker) -> None:
+        """A worker is about to go by plan."""
+
     def ended(self, outcome: str) -> None:
         """The run is over."""
 
@@ -56,8 +70,16 @@ class Checks:
         for checker in self.checkers:
             for kind in checker.kinds:
                 world.arena.watchers[kind].append(checker.wrote)
-        self._listening = [c for c in self.checkers if type(c).told is not Checker.told]
-        self._ticking = [c for c in self.checkers if type(c).passed is not Checker.passed]
+        self._listening = self._that("told")
+        self._ticking = self._that("passed")
+        self._starting = self._that("starts")
+        self._beginning = self._that("begun")
+        self._levelling = self._that("level")
+        self._leaving = self._that("leaves")
+
+    def _that(self, method: str) -> list[Checker]:
+        """Return the checkers that want to know."""
+        return [c for c in self.checkers if getattr(type(c), method) is not getattr(Checker, method)]
 
     def told(self, event: Event, answer: Sequence[Instruction]) -> None:
         """See `Checker`."""
@@ -68,6 +90,26 @@ class Checks:
         """See `Checker`."""
         for checker in self._ticking:
             checker.passed(now)
+
+    def starts(self, worker: Worker) -> None:
+        """See `Checker`."""
+        for checker in self._starting:
+            checker.starts(worker)
+
+    def begun(self, worker: Worker, step: int, view: View) -> None:
+        """See `Checker`."""
+        for checker in self._beginning:
+            checker.begun(worker, step, view)
+
+    def level(self, worker: Worker, step: int) -> None:
+        """See `Checker`."""
+        for checker in self._levelling:
+            checker.level(worker, step)
+
+    def leaves(self, worker: Worker) -> None:
+        """See `Checker`."""
+        for checker in self._leaving:
+            checker.leaves(worker)
 
     def ended(self, outcome: str) -> None:
         """See `Checker`."""

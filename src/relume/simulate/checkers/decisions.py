@@ -6,114 +6,173 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from relume.core import ranges
 from relume.core.events import (
+    Accepted,
     AskPromise,
     CloseRun,
     Count,
     Counted,
+    Dismiss,
     EndRun,
     Event,
-    Exited,
     Fence,
-    Fenced,
     Incident,
     InstallView,
     Instruction,
     Lost,
-    Pledged,
+    Tell,
 )
 from relume.core.plan import Inventory
 from relume.core.verdict import Outcome
 from relume.core.view import owner, shards_of
 from relume.simulate.checkers.base import Checker
+from relume.simulate.checkers.books import Books
 from relume.simulate.faults import Fault
+from relume.simulate.memory import Who
 from relume.wire.messages import Ballot, View
 
 if TYPE_CHECKING:
+    from relume.simulate.worker import Worker
     from relume.simulate.world import World
 
 
 class Views(Checker):
-    """Ballots and views only go forward; a view holds exactly who is left, once all have promised or are fenced."""
+    """Ballots and views only go forward, and a view holds those whom it should.
+
+    All who are left of the one before, once they have promised or are fenced, or have agreed; and besides them only
+    those who stand level.
+    """
 
     name = "views"
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self.view: View | None = None
+        self.books = Books(world.settings.workers + world.settings.spares)
         self.asked: Ballot = (0, 0)
-        self.out: set[int] = set()
-        self.gone: set[int] = set()
-        self.promised: dict[int, Ballot] = {}
-        self.inventory: Inventory | None = None
+        self.newest: Ballot = (0, 0)
         self.over = False
+
+    def begun(self, worker: Worker, step: int, view: View) -> None:
+        """Note that a view is in force."""
+        del worker, step
+        self.books.begun(view)
 
     def told(self, event: Event, answer: Sequence[Instruction]) -> None:
         """See the class."""
         if self.over and answer:
             self.fail(f"the run is over, and {answer[0]} comes after")
-        self._heard(event)
+        self.books.heard(event)
         sent: set[str] = set()
         for place, instruction in enumerate(answer):
-            if isinstance(instruction, Fence):
-                if instruction.rank in self.out:
-                    self.fail(f"worker {instruction.rank} is fenced twice")
-                self.out.add(instruction.rank)
+            if isinstance(instruction, Fence | Dismiss):
+                self._sent_off(instruction)
             elif isinstance(instruction, Count):
                 self._silence(instruction.ballot)
+                self.asked = max(self.asked, instruction.ballot)  # with nobody left there was nobody to ask
             elif isinstance(instruction, EndRun):
                 self.over = True
             elif isinstance(instruction, AskPromise | InstallView | CloseRun):
                 kind = type(instruction)
                 if kind.__name__ not in sent:
                     sent.add(kind.__name__)
-                    self._sent_to_all([each for each in answer[place:] if isinstance(each, kind)])
+                    self._sent_to_all(event, [each for each in answer[place:] if isinstance(each, kind)])
+            self.books.said(event, instruction)
 
-    def _heard(self, event: Event) -> None:
-        if isinstance(event, Fenced | Exited):
-            self.gone.add(event.rank)
-            if self.view is None and isinstance(event, Exited):
-                self.out.add(event.rank)
-        elif isinstance(event, Pledged):
-            self.promised[event.rank] = max(event.ballot, self.promised.get(event.rank, (0, 0)))
-        elif isinstance(event, Counted):
-            self.inventory = event.inventory
+    def _sent_off(self, instruction: Fence | Dismiss) -> None:
+        who, books = self.books.now(instruction.rank), self.books
+        if isinstance(instruction, Fence) and who in books.out:
+            self.fail(f"worker {instruction.rank} is fenced twice")
+        closed = self.world.core.ended_before >= 0  # then nobody needs it, not even for a view that was to follow
+        if isinstance(instruction, Dismiss) and who in books.members() and not closed:
+            self.fail(f"worker {instruction.rank} is dismissed and in view {books.view}")
 
-    def _sent_to_all(self, group: Sequence[AskPromise | InstallView | CloseRun]) -> None:
-        """One and the same goes once to each worker that is left at that point of the answer."""
-        left = [rank for rank in range(self.world.settings.workers) if rank not in self.out]
-        first = group[0]
-        if [each.rank for each in group] != left:
-            self.fail(f"{group} do not go once to each of {left}")
+    def _sent_to_all(self, event: Event, group: Sequence[AskPromise | InstallView | CloseRun]) -> None:
+        """One and the same goes once to each worker whom it concerns at that point of the answer."""
+        books, first = self.books, group[0]
+        addressed = [books.now(each.rank) for each in group]
+        if len(set(addressed)) != len(addressed) or not all(books.here(who) for who in addressed):
+            self.fail(f"{group} go to some that are not there, or twice")
         if any(replace(each, rank=first.rank) != first for each in group):
             self.fail(f"{group} are not the same for all")
         if isinstance(first, AskPromise):
-            if first.ballot <= self.asked:
-                self.fail(f"ballot {first.ballot} is asked for after {self.asked}")
-            self.asked = first.ballot
+            self._asked(first.ballot, set(addressed))
         elif isinstance(first, InstallView):
-            self._installed(first.view, left)
+            self._installed(event, first.view, set(addressed))
+        elif not set(addressed) <= books.of(first.view):
+            self.fail(f"{group} go to some that are not in {first.view}")
+
+    def _asked(self, ballot: Ballot, addressed: set[Who]) -> None:
+        if not self.books.members() <= addressed <= self.books.members() | self.books.maybe():
+            self.fail(f"ballot {ballot} is asked of {addressed}, and {self.books.members()} may write")
+        if ballot <= max(self.asked, self.newest):
+            self.fail(f"ballot {ballot} is asked for after {self.asked}")
+        self.asked = ballot
 
     def _silence(self, ballot: Ballot) -> None:
-        for rank in range(self.world.settings.workers):
-            if rank in self.out and rank not in self.gone:
-                self.fail(f"{ballot} is counted before worker {rank} is fenced")
-            if rank not in self.out and self.promised.get(rank, (0, 0)) < ballot:
-                self.fail(f"{ballot} is counted before worker {rank} has promised it")
+        books = self.books
+        for who in books.inside | books.before:
+            if who in books.out and who not in books.gone:
+                self.fail(f"{ballot} is counted before worker {who} is fenced")
+        for who in books.members():
+            if books.promised.get(who, (0, 0)) < ballot:
+                self.fail(f"{ballot} is counted before worker {who} has promised it")
 
-    def _installed(self, view: View, left: list[int]) -> None:
-        before, self.view = self.view, view
-        if list(view.members) != left or not self.out <= self.gone:
-            self.fail(f"view {view.number} has {view.members}, {left} are left, {self.out - self.gone} can still write")
-        standing: set[int] = set()
+    def _installed(self, event: Event, view: View, addressed: set[Who]) -> None:
+        books, before, members = self.books, self.books.view, self.books.of(view)
+        planned = isinstance(event, Accepted)
+        if not all(books.here(who) for who in members) or len(members) < self.world.core.min_workers:
+            self.fail(f"view {view.number} has {view.members}, and not all of them are there, or they are too few")
+        if view.number <= self.newest:
+            self.fail(f"view {view.number} comes after {self.newest}")
+        self.newest = view.number
         if before is not None:
-            if view.number <= before.number or view.step < before.step or view.number != self.asked:
-                self.fail(f"view {view.number} from step {view.step} follows {before.number} from {before.step}")
-            assert self.inventory is not None
-            standing = ranges.leaves(node for nodes in self.inventory.sealed.values() for node in nodes)
+            joiners = members - books.members() - books.maybe()
+            if any(who not in books.level for who in joiners):
+                self.fail(f"view {view.number} has {joiners} in it, and only {books.level} are level")
+            if planned:
+                self._agreed(view, before, members, addressed)
+            else:
+                self._counted(view, before, members, addressed)
+        elif addressed != members:
+            self.fail(f"the first view goes to {addressed} and has {members}")
+        self._spread(view, planned=planned)
+
+    def _agreed(self, view: View, before: View, members: set[Who], addressed: set[Who]) -> None:
+        """A view by agreement: all have promised not to begin its step without it, and none has (rule 10)."""
+        books = self.books
+        accepted = books.accepted.get(view.number, set())
+        if not books.members() <= accepted:
+            self.fail(f"view {view.number} was accepted by {accepted}, and {books.members()} are members")
+        if not books.members() | members <= addressed or view.step <= before.step or view.number <= self.asked:
+            self.fail(f"view {view.number} from step {view.step} goes to {addressed}, after {before.number}")
+
+    def _counted(self, view: View, before: View, members: set[Who], addressed: set[Who]) -> None:
+        """A view by ballot: all who are left are in it."""
+        books = self.books
+        extra = addressed - members  # those that go and may have promised in their last step hear of it, too
+        left = books.members() - self._leavers()
+        if not members <= addressed or not extra <= books.maybe() | self._leavers() or not left <= members:
+            self.fail(f"view {view.number} has {members} and goes to {addressed}; {books.members()} are left")
+        if view.step < before.step or view.number != self.asked:
+            self.fail(f"view {view.number} from step {view.step} follows {before.number} from {before.step}")
+        self._silence(view.number)
+
+    def _leavers(self) -> set[Who]:
+        """Return those that only the view has in it that is dropped now."""
+        following = self.books.following
+        return (
+            set()
+            if following is None or self.books.view is None
+            else (self.books.of(following) - self.books.of(self.books.view))
+        )
+
+    def _spread(self, view: View, *, planned: bool) -> None:
+        standing: set[int] = set()
+        if self.books.inventory is not None and not planned:
+            standing = ranges.leaves(node for nodes in self.books.inventory.sealed.values() for node in nodes)
         count = Counter(shard for shards in view.assigned for shard in shards)
         for shard in range(view.shards):
             if count[shard] > 1 or (count[shard] == 0 and shard not in standing):
@@ -135,25 +194,31 @@ class Frugal(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self.view: View | None = None
+        self.books = Books(world.settings.workers + world.settings.spares)
+        self._old: View | None = None
 
     def told(self, event: Event, answer: Sequence[Instruction]) -> None:
         """See the class."""
+        self.books.heard(event)
+        if isinstance(event, Counted):
+            self._old = self.books.view
         view = next((each.view for each in answer if isinstance(each, InstallView)), None)
-        if view is None:
-            return
-        if isinstance(event, Counted) and self.view is not None:
-            incidents = [each for each in answer if isinstance(each, Incident)]
-            self._compare(self.view, view, event.inventory, incidents)
-        self.view = view
+        if view is not None and not isinstance(event, Accepted) and self.books.view is not None:
+            incidents = [each for each in answer if isinstance(each, Incident) and each.installed_s]
+            assert self._old is not None
+            assert self.books.inventory is not None
+            self._compare(self._old, view, self.books.inventory, incidents)
+        for instruction in answer:
+            self.books.said(event, instruction)
 
     def _compare(self, old: View, new: View, inventory: Inventory, incidents: list[Incident]) -> None:
         standing = ranges.leaves(node for nodes in inventory.sealed.values() for node in nodes)
         had = {rank: set(shards_of(old, rank, new.step)) for rank in old.members}
         has = {rank: set(shards_of(new, rank, new.step)) for rank in new.members}
         lost = {shard for rank in had if rank not in has for shard in had[rank] if shard not in standing}
-        extra = {rank: has[rank] - had[rank] for rank in has}
-        if any(had[rank] - has[rank] for rank in has) or set().union(*extra.values()) != lost:
+        extra = {rank: has[rank] - had.get(rank, set()) for rank in has}
+        kept = {rank: had.get(rank, set()) - has[rank] for rank in has}
+        if any(kept.values()) or set().union(*extra.values()) != lost:
             self.fail(f"{had} becomes {has}, where {lost} are lost and {standing} stand")
         load = {rank: len(has[rank] - standing) for rank in has}
         if max((load[rank] for rank in has if extra[rank]), default=0) > min(load.values()) + 1:
@@ -167,7 +232,7 @@ class Frugal(Checker):
             self.fail(f"it is told that {told} moved, and {heirs} did")
         for incident in incidents:
             mine = had.get(incident.rank, set()) & lost
-            if set(incident.moved) != mine:
+            if set(incident.moved) != (mine if incident.rank not in has else set()):
                 self.fail(f"worker {incident.rank} lost {mine}, and {incident.moved} is told")
 
 
@@ -175,26 +240,19 @@ class Innocent(Checker):
     """Nobody is condemned who did nothing."""
 
     name = "innocent"
-    forgive: ClassVar[bool] = True
 
     def told(self, event: Event, answer: Sequence[Instruction]) -> None:
         """See the class."""
+        world = self.world
         for instruction in answer:
-            if isinstance(instruction, Fence) and instruction.rank not in self.world.faults.harmed:
-                if self.forgive and self._waits_for_a_view(event):
-                    self.world.faults.harmed[instruction.rank] = Fault.HANG
-                    continue
+            if not isinstance(instruction, Fence):
+                continue
+            worker = world.now_at(instruction.rank)
+            cause = event.cause.kind if isinstance(event, Lost) else ""
+            told_to_go = worker.who in world.faults.told_to_go and world.core.view is None
+            misled = cause == "profile" and Fault.DRIFT in world.faults.harmed.values()
+            if worker.who not in world.faults.harmed and not told_to_go and not misled:
                 self.fail(f"worker {instruction.rank} is condemned upon {event}, and nothing is wrong with it")
-
-    def _waits_for_a_view(self, event: Event) -> bool:
-        """Known, and written down in ADR 5: who waits for a view inside its own work looks hung when that is long.
-
-        So it does for a moment after: the agent convicts by what it saw at its last tick.
-        """
-        if not isinstance(event, Lost) or event.cause.kind != "hung":
-            return False
-        standing = self.world.workers[event.rank].standing
-        return standing.waits or self.world.scheduler.now - standing.waited_s < 1.0
 
 
 class Told(Checker):
@@ -204,33 +262,36 @@ class Told(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self.causes: dict[int, str] = {}
-        self.untold: set[int] = set()
+        self.books = Books(world.settings.workers + world.settings.spares)
+        self.causes: dict[Who, str] = {}
+        self.untold: set[Who] = set()
 
     def told(self, event: Event, answer: Sequence[Instruction]) -> None:
         """See the class."""
-        if isinstance(event, Lost) and any(isinstance(each, Fence) and each.rank == event.rank for each in answer):
-            self.causes[event.rank] = event.cause.kind
         for instruction in answer:
             if isinstance(instruction, Fence):
-                self.untold.add(instruction.rank)
+                who = self.books.now(instruction.rank)
+                self.untold.add(who)
+                if isinstance(event, Lost) and event.rank == who.rank:
+                    self.causes[who] = event.cause.kind
             elif isinstance(instruction, Incident):
                 self._incident(instruction)
+            self.books.said(event, instruction)
 
     def _incident(self, incident: Incident) -> None:
-        rank, now = incident.rank, self.world.scheduler.now
+        who, now = Who(incident.rank, incident.life), self.world.scheduler.now
         early = incident.cause.kind == "left_early"
-        if rank not in self.untold and not early:
-            self.fail(f"the loss of worker {rank} is told twice, or never was one")
-        self.untold.discard(rank)
-        if self.causes.get(rank, incident.cause.kind) != incident.cause.kind:
-            self.fail(f"worker {rank} was lost as {self.causes[rank]}, and {incident.cause} is told")
+        if who not in self.untold and not early:
+            self.fail(f"the loss of worker {who} is told twice, or never was one")
+        self.untold.discard(who)
+        if self.causes.get(who, incident.cause.kind) != incident.cause.kind:
+            self.fail(f"worker {who} was lost as {self.causes[who]}, and {incident.cause} is told")
         if not 0.0 < incident.lost_s <= incident.fenced_s <= now:
-            self.fail(f"worker {rank} is told to be lost at {incident.lost_s} and fenced at {incident.fenced_s}")
+            self.fail(f"worker {who} is told to be lost at {incident.lost_s} and fenced at {incident.fenced_s}")
         if incident.installed_s and not incident.lost_s <= incident.promised_s <= incident.installed_s == now:
-            self.fail(f"worker {rank}: {incident}")
+            self.fail(f"worker {who}: {incident}")
         if incident.installed_s and incident.fenced_s > incident.promised_s:
-            self.fail(f"worker {rank}: {incident}")
+            self.fail(f"worker {who}: {incident}")
 
     def ended(self, outcome: str) -> None:
         """Nothing is kept back."""
@@ -243,29 +304,59 @@ class Verdict(Checker):
 
     name = "verdict"
 
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.books = Books(world.settings.workers + world.settings.spares)
+        self.paused_s: float | None = None
+
+    def told(self, event: Event, answer: Sequence[Instruction]) -> None:
+        """Note who is left, and since when the run waits."""
+        for instruction in answer:
+            if isinstance(instruction, Tell) and instruction.topic == "paused":
+                self.paused_s = self.world.scheduler.now
+            elif isinstance(instruction, InstallView):
+                self.paused_s = None
+        self.books.told(event, answer)
+
     def ended(self, outcome: str) -> None:
         """See the class."""
         world, settings = self.world, self.world.settings
         harmed = set(world.faults.harmed.values())
-        out = next(checker for checker in world.check.checkers if isinstance(checker, Views)).out
-        left = settings.workers - len(out)
-        closed = [worker for worker in world.workers if worker.standing.closed]
-        main_lost = world.core.view is not None and world.core.view.main in out
-        failed = bool({Fault.RAISE, Fault.RAISE_ALL, Fault.FAIL} & harmed)
+        began = world.core.view is not None
+        left = len(self.books.members() if began else self.books.everyone())
+        here = len(self.books.everyone())
+        closed = [worker for worker in world.newest if worker.standing.closed]
+        main_lost = began and self.books.now(world.core.view.main) in self.books.out  # type: ignore[union-attr]
+        failed = bool({Fault.RAISE, Fault.RAISE_ALL, Fault.FAIL, Fault.BREAK} & harmed)
         right = {
-            Outcome.DIVERGED: settings.diverges >= 0 or Fault.DRIFT in harmed,
+            Outcome.DIVERGED: settings.diverges >= 0 or bool({Fault.DRIFT, Fault.MISFIT} & harmed),
             Outcome.NO_MEMORY: settings.no_memory,
-            Outcome.TOO_FEW: 0 < left < settings.min_workers,
-            Outcome.COMPLETED: left > 0 and len({worker.drifted for worker in closed}) < 2,
+            Outcome.TOO_FEW: here > 0 and left < settings.min_workers,
+            Outcome.COMPLETED: bool(closed) and len({worker.state() for worker in closed}) < 2,
             Outcome.TAIL_LOST: main_lost,
             Outcome.UNFENCED: Fault.STUCK in harmed,
-            Outcome.NO_STEPS: harmed <= {Fault.EXIT} and left == 0 and world.core.view is None,
+            Outcome.NO_STEPS: harmed <= {Fault.EXIT} and left == 0 and not began,
             Outcome.SCRIPT_FAILED: failed and (left == 0 or (bool(closed) and main_lost)),
             Outcome.ALL_LOST: left == 0,
         }[Outcome(outcome)]
-        well = settings.workers - len(world.faults.harmed)
-        if well >= settings.min_workers and outcome in {Outcome.ALL_LOST, Outcome.TOO_FEW, Outcome.NO_STEPS}:
-            right = False
-        if not right:
-            told = {rank: fault.value for rank, fault in world.faults.harmed.items()}
-            self.fail(f"the run ended as {outcome}: {left} of {settings.workers} are left, harmed were {told}")
+        if not right or self._gave_up(outcome, left):
+            told = {tuple(who): fault.value for who, fault in world.faults.harmed.items()}
+            self.fail(f"the run ended as {outcome} ({world.reason}): {left} are left, harmed were {told}")
+
+    def _gave_up(self, outcome: str, left: int) -> bool:
+        """Return whether the run ended for want of workers although there were enough, or more could have come."""
+        world, settings = self.world, self.world.settings
+        if outcome not in {Outcome.ALL_LOST, Outcome.TOO_FEW, Outcome.NO_STEPS, Outcome.SCRIPT_FAILED}:
+            return False
+        touched = {who.rank for who in world.faults.harmed} | {who.rank for who in world.faults.told_to_go}
+        well = settings.workers - sum(rank < settings.workers for rank in touched)
+        if well >= settings.min_workers and not world.faults.scaled and outcome != Outcome.SCRIPT_FAILED:
+            return True
+        waited = self.paused_s is not None and world.scheduler.now - self.paused_s >= world.limits.pause_s
+        kinds = {Fault.KILL, Fault.MASSACRE, Fault.ALL}
+        died = {who.rank for who, fault in world.faults.harmed.items() if fault in kinds and who.life < 2}
+        others = {who.rank for who, fault in world.faults.harmed.items() if fault not in kinds or who.life >= 2}
+        here = {who.rank for who in self.books.everyone() | self.books.away}
+        may_come = len(died - others - here - {who.rank for who in world.faults.told_to_go})
+        enough = min(may_come, settings.max_restarts - world.core.restarts) + left >= max(1, settings.min_workers)
+        return enough and not waited and settings.every > 0 and outcome != Outcome.SCRIPT_FAILED

@@ -1,0 +1,33 @@
+"""Whether a checkpoint was written by this very script: only then does going on from it give the bits of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def other_script(wrote: Mapping[str, Any], now: Mapping[str, Any], terms: Sequence[str]) -> str:
+    """Say what makes this script another than the one that wrote a checkpoint ("": nothing).
+
+    `wrote` and `now` are the facts of both runs, `terms` what a worker of this one stands for. How many steps there
+    shall be may change, and so may the machine, which is told elsewhere.
+    """
+    before = _own(wrote.get("terms", ()), wrote.get("numerics", {}))
+    after = _own(terms, now.get("numerics", {}))
+    for old, new in zip(before, after, strict=False):
+        if old != new:
+            return f"is of another script: `{old}` is now `{new}`. {_OTHER}"
+    if before and len(before) != len(after):
+        return f"is of another script: it had {len(before)} lines of terms, this one has {len(after)}. {_OTHER}"
+    return ""
+
+
+_OTHER = (
+    "To go on bit for bit, run the script as it was; to begin another run from these weights, "
+    "`relume checkpoint export` them"
+)
+
+
+def _own(terms: Sequence[str], numerics: Mapping[str, str]) -> list[str]:
+    machine = {f"{name}: {value}" for name, value in numerics.items()}
+    return [term for term in terms if term not in machine and not term.startswith("total: ")]
