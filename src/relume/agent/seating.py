@@ -36,6 +36,7 @@ class Seating:
     failed: Callable[[int, int, Exception], None]
     closed: bool = False
     _waiting: dict[int, int] = field(default_factory=dict)
+    _ordered: dict[int, int] = field(default_factory=dict)
     _cold: set[int] = field(default_factory=set)
 
     def start(self, rank: int, life: int) -> None:
@@ -48,7 +49,7 @@ class Seating:
     def emptied(self, rank: int) -> None:
         """The process in this seat was waited for."""
         life = self._waiting.get(rank)
-        if life is not None and not self.closed:
+        if life is not None and not self.closed and self._ordered.get(rank) != life:
             self._launch(rank, life)
 
     def dismiss(self, rank: int) -> None:
@@ -61,6 +62,7 @@ class Seating:
         self._cold.add(rank)
 
     def _launch(self, rank: int, life: int) -> None:
+        self._ordered[rank] = life  # a birth takes time, and nobody is born twice
         try:
             self.arena.seat(rank)
         except MemoryShortage as error:

@@ -393,6 +393,11 @@ class Supervisor:
         worker.wait_status = status
         worker.last = self._arena.moment(worker.rank)
         self._on_message_rest(worker)
+        if self._guard is not None:
+            self._guard.gone(worker.pid)
+        self._loop.remove_reader(worker.connection)
+        worker.close_link()  # a hundred recoveries leave descriptors where they were (scenario 13)
+        # From here on its successor may be there: what is told may have it started.
         if status == 0 and worker.raised is None and not worker.condemned:
             self._tell(core.Exited(worker.rank, worker.life, worker.last.taken))
         else:
@@ -400,10 +405,6 @@ class Supervisor:
             self._lost(worker, self._cause_of(worker, status))
         self._fencer.note(worker)
         self._desk.flush()
-        if self._guard is not None:
-            self._guard.gone(worker.pid)
-        self._loop.remove_reader(worker.connection)
-        worker.close_link()  # a hundred recoveries leave descriptors where they were (scenario 13)
         self._seating.emptied(worker.rank)
 
     def _on_message_rest(self, worker: Worker) -> None:

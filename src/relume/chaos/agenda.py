@@ -185,6 +185,8 @@ class _Camp:
         since = place - self.last.get(rank, -1) - 1  # so many others died since it did
         if story in ON_ITS_WAY:
             return life > 0 or (story == "joining" and place == 0)
+        if story == "admission" and errand.respawn.spares:
+            return False  # the view that ends with a death takes the spare in: nobody is asked
         if story in ALONE:
             return others_die and (life == 0 or since >= errand.respawn.spares)
         if story in SHARD_PHASES and errand.shards < errand.workers:

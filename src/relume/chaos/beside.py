@@ -24,6 +24,8 @@ from relume.chaos.measure import ENOUGH, WARM_UP, Measured, Timeline
 Span = tuple[int, int]
 """From when to when somebody was there; nanoseconds."""
 SHARE = 0.5
+UNEQUAL = 1.25
+"""If undisturbed steps of the two runs differ by this factor, something else kept the machine busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,16 @@ class Beside:
     undisturbed_ns: float | None
     joining_steps: int
     control_steps: int
+    control_undisturbed_ns: float | None = None
+
+    @property
+    def remarks(self) -> list[str]:
+        """What makes the comparison weaker than it should be."""
+        known = [time_ns for time_ns in (self.undisturbed_ns, self.control_undisturbed_ns) if time_ns]
+        if len(known) < 2 or max(known) <= UNEQUAL * min(known):
+            return []
+        spans = " and ".join(f"{time_ns / 1e6:.0f} ms" for time_ns in known)
+        return [f"control: undisturbed steps took {spans}, so the machine was not equally busy in both runs"]
 
     @property
     def ratio(self) -> float | None:
@@ -63,14 +75,18 @@ def compare(trial: tuple[Evidence, Measured], control: tuple[Evidence, Measured,
     """Compare the steps of `trial` beside its joiners with those of `control` beside its strangers."""
     ours = periods(*trial, joining(trial[0]))
     theirs = periods(*control)
-    calm = _calm(*trial)
+    calm, calm_there = _calm(*trial, joining(trial[0])), _calm(*control)
     both = [members for members in ours if len(theirs.get(members, ())) >= ENOUGH and len(ours[members]) >= ENOUGH]
     members = max(both or [members for members in ours if members in theirs], key=lambda m: len(ours[m]), default=None)
     mine, others = (ours[members], theirs[members]) if members is not None else ([], [])
-    undisturbed = calm.get(members, []) if members is not None else []
-    if len(undisturbed) < ENOUGH:
-        undisturbed = [period for periods_ns in calm.values() for period in periods_ns]
-    return Beside(members, _median(mine), _median(others), _median(undisturbed), len(mine), len(others))
+    medians = (_median(mine), _median(others), _usual(calm, members))
+    return Beside(members, *medians, len(mine), len(others), _usual(calm_there, members))
+
+
+def _usual(calm: Mapping[int, list[int]], members: int | None) -> float | None:
+    """Return the median of as many members, or of any number where there are too few of those."""
+    like = calm.get(members, []) if members is not None else []
+    return _median(like if len(like) >= ENOUGH else [period for periods_ns in calm.values() for period in periods_ns])
 
 
 def periods(evidence: Evidence, measured: Measured, spans: Sequence[Span]) -> dict[int, list[int]]:
@@ -90,9 +106,9 @@ def _beside(timeline: Timeline, spans: Sequence[Span], left_out: Collection[int]
     return found
 
 
-def _calm(evidence: Evidence, measured: Measured) -> dict[int, list[int]]:
-    """Return the periods of the steps beside which nobody is, by their number of members."""
-    timeline, spans = Timeline(evidence.records.values()), joining(evidence)
+def _calm(evidence: Evidence, measured: Measured, spans: Sequence[Span]) -> dict[int, list[int]]:
+    """Return the periods of the steps beside which none of `spans` is, by their number of members."""
+    timeline = Timeline(evidence.records.values())
     found: dict[int, list[int]] = {}
     for step, period, (begin, end) in _steps(timeline, _left_out(evidence, measured)):
         if not any(since < end and begin < to for since, to in spans):
@@ -113,7 +129,12 @@ def _left_out(evidence: Evidence, measured: Measured) -> set[int]:
 
 def as_ms(beside: Beside) -> Mapping[str, float | None]:
     """Return the medians in milliseconds."""
-    times = {"joining": beside.joining_ns, "control": beside.control_ns, "undisturbed": beside.undisturbed_ns}
+    times = {
+        "joining": beside.joining_ns,
+        "control": beside.control_ns,
+        "undisturbed": beside.undisturbed_ns,
+        "control_undisturbed": beside.control_undisturbed_ns,
+    }
     return {name: None if time_ns is None else round(time_ns / 1e6, 3) for name, time_ns in times.items()}
 
 

@@ -43,7 +43,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "undisturbed_steps": len(result.measured.undisturbed),
         "per_kill": [_kill(result, cost) | _back(result, cost.who) for cost in costs],
         "errors": list(result.errors),
-        "remarks": control.remarks if control else [],
+        "remarks": result.remarks,
         "verdict": result.verdict,
         "seed": result.seed,
         "schedule": _schedule(result),

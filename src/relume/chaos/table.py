@@ -37,7 +37,7 @@ def as_text(result: Result) -> str:
     lines = [f"{name:<19}{value}" for name, value in rows]
     lines += ["", _head(result), *(_line(result, cost) for cost in costs)] if costs else []
     lines += ["", *result.errors, *said["differences"][:20]] if not result.ok else []
-    return "\n".join([*lines, *(f"note: {remark}" for remark in (result.control.remarks if result.control else ()))])
+    return "\n".join([*lines, *(f"note: {remark}" for remark in result.remarks)])
 
 
 def _rows(comeback: Comeback | None) -> list[tuple[str, str]]:

@@ -45,6 +45,12 @@ class Result:
     comeback: Comeback | None = None
 
     @property
+    def remarks(self) -> list[str]:
+        """What makes the comparison with a control weaker than it should be."""
+        beside = self.comeback.beside if self.comeback else None
+        return [*(self.control.remarks if self.control else ()), *(beside.remarks if beside else ())]
+
+    @property
     def ok(self) -> bool:
         """True if every kill was carried out, nobody else was lost, and nothing differs."""
         return not self.errors and bool(self.verdict["ok"])

@@ -54,6 +54,9 @@ def replan(old: View, number: Ballot, members: Sequence[int], inventory: Invento
         kept = {rank: list(shards) for rank, shards in zip(old.members, old.assigned, strict=True)}
     lost = {shard: rank for rank in old.members if rank not in alive for shard in kept[rank] if shard not in standing}
     assigned = {rank: kept.get(rank, []) for rank in alive}
+    known = {shard for shards in assigned.values() for shard in shards}
+    for rank in alive:  # what a dead predecessor left in its slots is its own now: it may merge it, and die of it
+        assigned[rank] += sorted(ranges.leaves(inventory.sealed.get(rank, ())) - known)
     load = {rank: sum(shard not in standing for shard in assigned[rank]) for rank in alive}
     moved: dict[int, dict[int, int]] = {}
     for heir, shards in _bequeath(sorted(lost), load).items():

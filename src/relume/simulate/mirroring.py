@@ -29,6 +29,7 @@ class Mirroring:
         self.worker = worker
         self.arena = worker.arena
         self.every = worker.world.settings.every
+        self.last = False
 
     def newest(self, before: int | None = None) -> tuple[int, int | None]:
         """Return the newest complete step, at most `before`, and its generation; (0, None) if there is none."""
@@ -50,7 +51,7 @@ class Mirroring:
 
     def decided(self, step: int) -> tuple[int, int | None]:
         """Return the newest mirror that is decided for all who stand before `step`, and its generation."""
-        decided = self.newest(step - 2)
+        decided = (0, None) if self.last else self.newest(step - 2)
         return decided if decided[1] is not None else self.newest(step - 1)
 
     def has(self, step: int) -> bool:
@@ -66,8 +67,21 @@ class Mirroring:
 
     def at_end(self, step: int) -> Way:
         """The loop ended before `step`: see to it that this very state is mirrored."""
+        self.last = True
         if self.every and not self.has(step):
+            yield from self.until_all_took(step - 1)
             yield from self.write(step)
+
+    def until_all_took(self, step: int) -> Way:
+        """Wait until every member has: then the mirror before `step` is decided, and may be the one to keep."""
+        worker, standing = self.worker, self.worker.standing
+        while True:
+            view = yield from standing.settled()
+            if all(self.arena.taken[member] >= step for member in view.members):
+                return
+            if worker.phase != "wait":
+                worker.enter("wait")
+            yield from standing.wait()
 
     def write(self, step: int) -> Way:
         """Write this worker's chunks."""
@@ -106,9 +120,18 @@ class Mirroring:
         yield from self.do(place, claim, lambda: arena.seal_chunk(worker.who, place, step, (value,) * PIECES))
 
     def owns(self, place: Piece) -> bool:
-        """Return whether the chunk is this worker's under the view in force."""
+        """Return whether the chunk is this worker's under the view in force, and it is not about to go.
+
+        Others may begin that step as soon as it has agreed, and write the next mirror without waiting for it.
+        """
+        if self.standing_goes():
+            return False
         view, chunks = self.worker.standing.view, max(1, self.arena.chunks - 1)
         return view is not None and owner(view, place.chunk % chunks, chunks) == self.worker.rank
+
+    def standing_goes(self) -> bool:
+        """Return whether this worker has agreed to a view without it; at the loop's end that never begins."""
+        return self.worker.standing.goes and not self.last
 
     def do(self, place: Piece, claim: int | None, *actions: Callable[[], None]) -> Generator[Any, Any, bool]:
         """Do `actions` under the pen if the chunk is still this worker's; False if it was not."""

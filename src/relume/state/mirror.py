@@ -108,8 +108,10 @@ class Mirror:
         first = self._decided(step)[0] + self.every
         return step >= first and (step - first) % 2 == 0
 
-    def write(self, step: int, tree: object, owns: Owns, write: Write) -> Written:
+    def write(self, step: int, tree: object, owns: Owns, write: Write, *, last: bool = False) -> Written:
         """Write this worker's share of the mirror of `step`, which is `tree` as it stands before that step.
+
+        `last`: not because it is due, but because the loop ends here; all members have passed the boundary before.
 
         `write(action)` runs `action` under the pen, as soon as it may; if it comes back without, this worker leaves the
         mirror at that. `owns(chunk, chunks)` is asked under the pen, before each piece of at most 1 MiB, and must go by
@@ -122,7 +124,7 @@ class Mirror:
             return Written(step, 0, 0, 0, 0.0)
         begin = time.monotonic_ns()
         tensors, about, skeleton = dissect(tree)
-        return self._write(step, _Content(skeleton, area_of(about, tensors), begin), owns, write)
+        return self._write(step, _Content(skeleton, area_of(about, tensors), begin), owns, write, last=last)
 
     def write_parts(self, step: int, parts: tuple[bytes, Sequence[torch.Tensor]], owns: Owns, write: Write) -> Written:
         """Write a skeleton and its tensors, as `parts` returned them: else like `write`."""
@@ -130,8 +132,8 @@ class Mirror:
         content = _Content(skeleton, area_of(facts(skeleton), tensors), time.monotonic_ns())
         return self._write(step, content, owns, write)
 
-    def _write(self, step: int, content: _Content, owns: Owns, write: Write) -> Written:
-        generation, area = self._generations[self._target(step)], content.area
+    def _write(self, step: int, content: _Content, owns: Owns, write: Write, *, last: bool = False) -> Written:
+        generation, area = self._generations[self._target(step, last=last)], content.area
         bounds, start = chunk_bounds(area.size), skeleton_start(area.size)
         room = generation.make_room(start + len(content.skeleton))
         raw = np.frombuffer(content.skeleton, dtype=np.uint8)
@@ -208,18 +210,18 @@ class Mirror:
             raise StateError(f"there is no complete mirror of step {step}")
         return seen
 
-    def _target(self, step: int) -> int:
+    def _target(self, step: int, *, last: bool = False) -> int:
         """Return the generation that may be overwritten: not the one that `due` went by."""
-        holder = self._decided(step)[1]
+        holder = self._decided(step, last=last)[1]
         return 0 if holder is None else 1 - holder
 
-    def _decided(self, step: int) -> tuple[int, int | None]:
+    def _decided(self, step: int, *, last: bool = False) -> tuple[int, int | None]:
         """Return the newest mirror that is decided for all who stand before `step`, and its generation.
 
         Where there is none two steps old, one of the step before is either what the run was resumed from, and must not
         be overwritten, or just written, which changes nothing here: the next one is not due so soon.
         """
-        decided = self._newest(step - 2)
+        decided = self._newest(step - (1 if last else 2))
         return decided if decided[1] is not None else self._newest(step - 1)
 
 

@@ -32,6 +32,7 @@ class Mirroring:
             first, second = seat.mirrors
             self._mirror = Mirror(seat.words, seat.control, (first, second), seat.every)
         self._given_up = False
+        self._last = False
         self._told = False
 
     # Writing ------------------------------------------------------------------------------------------------
@@ -44,14 +45,24 @@ class Mirroring:
     def at_end(self, step: int) -> None:
         """The loop ended before `step`: see to it that this very state is mirrored, for who has to repeat the tail."""
         if self._mirror is not None and not self._given_up and not self._mirror.has(step):
+            self._last = True
+            self._until_all_took(step - 1)  # then the mirror before is decided, and may be the one to keep
             self._write(self._mirror, step)
+
+    def _until_all_took(self, step: int) -> None:
+        """Wait for every member: each is in the last step, or a ballot says that it is lost."""
+        seat = self._seat
+        while any(seat.taken_by(member) < step for member in seat.standing.settled().members):
+            if seat.progress.phase != "wait":
+                seat.progress.enter("wait")
+            seat.standing.wait()
 
     def _write(self, mirror: Mirror, step: int) -> None:
         run, progress = self._run, self._seat.progress
         phase = progress.phase
         progress.enter("mirror")
         try:
-            mirror.write(step, capture(run.protected, run.vars), self._owns, self._piece)
+            mirror.write(step, capture(run.protected, run.vars), self._owns, self._piece, last=self._last)
         except MemoryShortage as error:  # next time there may be room
             self._tell(step, error)
         except StateError as error:
@@ -67,7 +78,12 @@ class Mirroring:
         self._told = True
 
     def _owns(self, chunk: int, chunks: int) -> bool:
-        view = self._seat.standing.view
+        standing = self._seat.standing
+        # Once this worker has agreed to go, others may be at the next mirror already, without waiting for it. At the
+        # loop's end no view begins any more.
+        if standing.goes and not self._last:
+            return False
+        view = standing.view
         return view is not None and owner(view, chunk, chunks) == self._seat.rank
 
     def _piece(self, action: Callable[[], None]) -> None:

@@ -49,6 +49,11 @@ def test_a_dozen_seeds_meet_every_story():
     assert set(STORIES) <= set(PHASES)
 
 
+def test_with_spares_nobody_waits_for_an_admission_that_need_not_come():
+    errand = replace(ISSUE, respawn=Respawn(spares=1))
+    assert "admission" not in {kill.story for seed in range(40) for kill in plan_return(errand, seed).exact}
+
+
 def test_a_rank_dies_again_after_it_came_back():
     lives = {kill.life for seed in range(1, 13) for kill in plan_return(ISSUE, seed).exact}
     assert {0, 1} <= lives

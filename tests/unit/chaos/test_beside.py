@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from relume.chaos.beside import compare, joining, periods
@@ -53,6 +54,17 @@ def test_steps_beside_a_joiner_are_compared_with_steps_beside_a_stranger(late, s
     assert (beside.members, beside.joining_ns, beside.control_ns) == (3, (100 + late) * MS, (100 + stranger) * MS)
     assert beside.joining_steps >= 7
     assert beside.control_steps == 8
+
+
+def test_a_machine_that_was_not_equally_busy_in_both_runs_is_remarked():
+    assert compare(trial(), control()).remarks == []
+    evidence, measured, spans = control()
+    slower = {
+        key: msgspec.structs.replace(record, taken_ns=2 * record.taken_ns) for key, record in evidence.records.items()
+    }
+    evidence = replace(evidence, records=slower)
+    (remark,) = compare(trial(), (evidence, measured, [(2 * since, 2 * to) for since, to in spans])).remarks
+    assert "undisturbed steps took 100 ms and 200 ms" in remark
 
 
 def test_the_steps_of_the_kill_and_of_the_admission_do_not_count():

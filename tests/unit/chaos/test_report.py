@@ -60,7 +60,12 @@ def test_programs_are_told_what_the_issue_asks_for(result):
     assert said["kill_to_full_strength_ms"]["values"] == [2295 - 1040, 4795 - 3040]
     assert said["kill_to_full_strength_ms"]["median"] == (1255 + 1755) / 2
     assert said["survivors_step_ratio"] == 1.05
-    assert said["survivors_step_ms"] == {"joining": 105.0, "control": 100.0, "undisturbed": 90.0}
+    assert said["survivors_step_ms"] == {
+        "joining": 105.0,
+        "control": 100.0,
+        "undisturbed": 90.0,
+        "control_undisturbed": None,
+    }
     assert said["survivors_steps"] == {"joining": 12, "control": 9}
     assert said["kill_all"] == [{"killed": 1, "recovered": 1, "full_strength_ms": 1255.0}]
     assert said["scale"] == [{"workers": 3, "reached_ms": 250.0}, {"workers": 9, "reached_ms": None}]

@@ -10,6 +10,7 @@ from typing import Any
 
 from relume.core.events import (
     Accepted,
+    Count,
     Counted,
     Dismiss,
     Event,
@@ -48,6 +49,7 @@ class Books:
         self.following: View | None = None
         self.inside: set[Who] = set()
         self.before: set[Who] = set()
+        self.counting: Ballot = (0, 0)
         self.inventory: Inventory | None = None
 
     def heard(self, event: Event) -> None:
@@ -65,7 +67,7 @@ class Books:
                 self.accepted.setdefault(number, set()).add(who)
             case Level(_, step):
                 self.level[who] = max(step, self.level.get(who, 0))
-            case Counted(_, inventory):
+            case Counted(ballot, inventory) if ballot == self.counting:
                 self._counted(inventory)
             case _:
                 pass
@@ -80,6 +82,8 @@ class Books:
         match instruction:
             case Fence(rank):
                 self.out.add(self.now(rank))
+            case Count(ballot):
+                self.counting = ballot
             case Dismiss(rank) | Left(rank):
                 self.away.add(self.now(rank))
             case StartWorker(rank, life):

@@ -200,7 +200,7 @@ class Frugal(Checker):
     def told(self, event: Event, answer: Sequence[Instruction]) -> None:
         """See the class."""
         self.books.heard(event)
-        if isinstance(event, Counted):
+        if isinstance(event, Counted) and event.ballot == self.books.counting:
             self._old = self.books.view
         view = next((each.view for each in answer if isinstance(each, InstallView)), None)
         if view is not None and not isinstance(event, Accepted) and self.books.view is not None:
@@ -216,7 +216,8 @@ class Frugal(Checker):
         had = {rank: set(shards_of(old, rank, new.step)) for rank in old.members}
         has = {rank: set(shards_of(new, rank, new.step)) for rank in new.members}
         lost = {shard for rank in had if rank not in has for shard in had[rank] if shard not in standing}
-        extra = {rank: has[rank] - had.get(rank, set()) for rank in has}
+        own = {rank: ranges.leaves(inventory.sealed.get(rank, ())) for rank in has}  # a dead predecessor's, now its own
+        extra = {rank: has[rank] - had.get(rank, set()) - own[rank] for rank in has}
         kept = {rank: had.get(rank, set()) - has[rank] for rank in has}
         if any(kept.values()) or set().union(*extra.values()) != lost:
             self.fail(f"{had} becomes {has}, where {lost} are lost and {standing} stand")
