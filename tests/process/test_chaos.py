@@ -100,17 +100,16 @@ def test_a_script_that_is_not_the_same_in_a_fleet_is_found_out(write):
 
 
 def test_those_who_are_killed_come_back_and_that_is_measured_beside_a_stranger(write, tmp_path):
-    """Seed 5: one by a trap, one from outside. Steps are slow, so that there is time to come back."""
+    """Steps are slow, so that there is time to come back."""
     script = write("import time; time.sleep(0.04)")
-    options = ["--workers", "3", "--respawn", "--steps", "240", "--kills", "2", "--seed", "5"]
+    options = ["--workers", "3", "--respawn", "--steps", "160", "--kills", "1", "--seed", "0"]
     code, said, text = chaos(script, *options, "--keep", str(tmp_path / "kept"))
     assert code == 0, text
-    assert (said["kills"], said["recovered"], said["lost_steps"], said["differing_bits"]) == (2, 2, 0, 0)
-    assert sorted(kill["how"] for kill in said["per_kill"]) == ["exact", "outside"]
-    for kill in said["per_kill"]:
-        assert 0 < kill["respawned_ms"] < kill["level_ms"] <= kill["admitted_ms"] < kill["worked_ms"]
-        assert kill["worked_ms"] <= kill["full_strength_ms"]
-    assert said["kill_to_full_strength_ms"]["values"] == [kill["full_strength_ms"] for kill in said["per_kill"]]
+    assert (said["kills"], said["recovered"], said["lost_steps"], said["differing_bits"]) == (1, 1, 0, 0)
+    (kill,) = said["per_kill"]
+    assert 0 < kill["respawned_ms"] < kill["level_ms"] <= kill["admitted_ms"] < kill["worked_ms"]
+    assert kill["worked_ms"] <= kill["full_strength_ms"]
+    assert said["kill_to_full_strength_ms"]["median"] == kill["full_strength_ms"]
     assert said["survivors_step_ratio"] > 0
     assert said["verdict"]["final_states"] == 3
     assert sum(worker["replayed"] for worker in said["verdict"]["workers"]) > 0

@@ -60,4 +60,6 @@ class Witness:
             self._scene.look()
             for who in {*before, *self._scene.joiners}:  # those who have just come level once more
                 if (found := effort(self._scene.pids[who])) is not None:
-                    self.efforts[who] = found
+                    before_that = self.efforts.get(who, found)  # its priority is given back when it is level
+                    politest = max(found.nice, before_that.nice), max(found.policy, before_that.policy)
+                    self.efforts[who] = Effort(found.cpu_s, *politest)

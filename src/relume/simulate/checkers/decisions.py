@@ -22,6 +22,7 @@ from relume.core.events import (
     Incident,
     InstallView,
     Instruction,
+    Joined,
     Lost,
     Tell,
 )
@@ -252,6 +253,7 @@ class Innocent(Checker):
             cause = event.cause.kind if isinstance(event, Lost) else ""
             told_to_go = worker.who in world.faults.told_to_go and world.core.view is None
             misled = cause == "profile" and Fault.DRIFT in world.faults.harmed.values()
+            misled = misled or (isinstance(event, Joined) and world.settings.diverges >= 0)
             if worker.who not in world.faults.harmed and not told_to_go and not misled:
                 self.fail(f"worker {instruction.rank} is condemned upon {event}, and nothing is wrong with it")
 
