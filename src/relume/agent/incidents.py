@@ -14,17 +14,19 @@ from relume.core.events import Incident
 from relume.wire.events import Event, WorkerLost
 
 _MOVES_TOLD_MAX = 3
+_NOWHERE = Moment(counter=0, phase="joining", step=-1, shard=-1, since_ns=0, taken=-1, pid=0, killed_ns=0)
 
 
 class IncidentDesk:
     """Collects incidents; `emit` gets the event, `say` the sentence.
 
-    `find(rank, life)` returns the worker of that life, or of an earlier one that no incident has been told of yet.
+    `find(rank, life)` returns the worker of that life, or of an earlier one that no incident has been told of yet;
+    None for one that was never there.
     """
 
     def __init__(
         self,
-        find: Callable[[int, int], Worker],
+        find: Callable[[int, int], Worker | None],
         arena: Arena,
         emit: Callable[[Event], None],
         say: Callable[[str], None],
@@ -40,6 +42,10 @@ class IncidentDesk:
         """Take an incident; its line is written when the process is reaped."""
         self.count += 1
         worker = self._find(incident.rank, incident.life)
+        if worker is None:  # no process came of it, so that there is nothing to wait for
+            self._say(f"worker {incident.rank} did not come: {incident.cause.text}")
+            self._emit(self._line(incident, None))
+            return
         self._open.append((incident, worker))
         self._say(self._sentence(incident, worker))
         self.flush()
@@ -53,15 +59,15 @@ class IncidentDesk:
     def _moment(self, worker: Worker) -> Moment:
         return worker.last if worker.last is not None else self._arena.moment(worker.rank)
 
-    def _line(self, incident: Incident, worker: Worker) -> WorkerLost:
-        moment = self._moment(worker)
+    def _line(self, incident: Incident, worker: Worker | None) -> WorkerLost:
+        moment = _NOWHERE if worker is None else self._moment(worker)
         return WorkerLost(
             rank=incident.rank,
-            pid=worker.pid,
+            pid=0 if worker is None else worker.pid,
             cause=incident.cause.kind,
             text=incident.cause.text,
             evidence=incident.cause.evidence,
-            wait_status=worker.wait_status,
+            wait_status=None if worker is None else worker.wait_status,
             phase=moment.phase,
             step=moment.step,
             shard=moment.shard,

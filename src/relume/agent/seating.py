@@ -36,20 +36,19 @@ class Seating:
     failed: Callable[[int, int, Exception], None]
     closed: bool = False
     _waiting: dict[int, int] = field(default_factory=dict)
-    _ordered: dict[int, int] = field(default_factory=dict)
+    _births: dict[int, int] = field(default_factory=dict)
     _cold: set[int] = field(default_factory=set)
 
     def start(self, rank: int, life: int) -> None:
         """Start this life of `rank`, now or as soon as the seat is empty."""
         self._waiting[rank] = life
-        before = self.workers.get(rank)
-        if before is None or before.wait_status is not None:
-            self._launch(rank, life)
+        self.emptied(rank)
 
     def emptied(self, rank: int) -> None:
-        """The process in this seat was waited for."""
-        life = self._waiting.get(rank)
-        if life is not None and not self.closed and self._ordered.get(rank) != life:
+        """See whether the seat is empty, and somebody waits for it. A birth takes time, and nobody is born twice."""
+        before, life = self.workers.get(rank), self._waiting.get(rank)
+        taken = rank in self._births or (before is not None and before.wait_status is None)
+        if life is not None and not taken and not self.closed:
             self._launch(rank, life)
 
     def dismiss(self, rank: int) -> None:
@@ -57,34 +56,41 @@ class Seating:
         if self._waiting.pop(rank, None) is None:
             self._send_away(self.workers[rank])
 
+    def forget(self, rank: int) -> None:
+        """Whoever was to come to this seat is lost before it was there."""
+        self._waiting.pop(rank, None)
+
     def mistrust(self, rank: int) -> None:
         """A worker of this rank was refused: what a fork inherits may differ from what a fresh start has."""
         self._cold.add(rank)
 
     def _launch(self, rank: int, life: int) -> None:
-        self._ordered[rank] = life  # a birth takes time, and nobody is born twice
         try:
             self.arena.seat(rank)
         except MemoryShortage as error:
-            self._fail(rank, life, error)
+            self._waiting.pop(rank, None)
+            self.failed(rank, life, error)
             return
         core = self.core()
         training = core.state in {State.STEADY, State.BALLOT, State.COUNTING}
         order = Order(rank, life, began=core.view is not None, nice=JOINER_NICE if training else 0)
+        self._births[rank] = life
         self.launcher.launch(order, partial(self._on_launched, order), warm=rank not in self._cold)
 
     def _on_launched(self, order: Order, worker: Worker | ConfigError) -> None:
+        rank = order.rank
+        del self._births[rank]
+        wanted = self._waiting.get(rank) == order.life and not self.closed
+        if wanted:
+            del self._waiting[rank]
         if isinstance(worker, ConfigError):
-            self._fail(order.rank, order.life, worker)
+            if wanted:
+                self.failed(rank, order.life, worker)
+            self.emptied(rank)
             return
-        wanted = self._waiting.pop(order.rank, None) == order.life and not self.closed
         self.welcome(worker)
-        if not wanted:  # it was sent away before it was there
+        if not wanted:  # it was sent away before it was there; the next one comes when it is gone
             self._send_away(worker)
-
-    def _fail(self, rank: int, life: int, error: Exception) -> None:
-        self._waiting.pop(rank, None)
-        self.failed(rank, life, error)
 
     @staticmethod
     def _send_away(worker: Worker) -> None:

@@ -167,8 +167,9 @@ class Supervisor:
             ticker.add_done_callback(self._on_ticker_end)
             await self._over.wait()
         except ConfigError as error:
-            self._end("usage", str(error))
-            raise
+            if not self._interrupts:  # else a person has ended what was being read, and that is how the run ended
+                self._end("usage", str(error))
+                raise
         finally:
             if ticker is not None:
                 ticker.cancel()
@@ -287,11 +288,10 @@ class Supervisor:
 
     def _not_launched(self, rank: int, life: int, error: Exception) -> None:
         self._loop.call_soon(self._tell, core.Lost(rank, core.Cause("no_process", str(error)), life))
-        self._loop.call_soon(self._tell, core.Fenced(rank, life))
 
-    def _find(self, rank: int, life: int) -> Worker:
-        worker = self._workers[rank]
-        return worker if worker.life == life else self._earlier.pop((rank, life), worker)
+    def _find(self, rank: int, life: int) -> Worker | None:
+        worker = self._workers.get(rank)
+        return worker if worker is not None and worker.life == life else self._earlier.pop((rank, life), None)
 
     # What happens -------------------------------------------------------------------------------------------
 
@@ -441,7 +441,7 @@ class Supervisor:
             case core.Reserve(shape):
                 self._reserve(shape)
             case core.Fence(rank):
-                self._fencer.fence(self._workers[rank])
+                self._fence(rank)
             case core.Count(ballot):
                 inventory = self._arena.inventory(self._core.alive())
                 self._loop.call_soon(self._tell, core.Counted(ballot, inventory))
@@ -452,7 +452,7 @@ class Supervisor:
             case core.Dismiss(rank):
                 self._seating.dismiss(rank)
             case core.Left(rank, reason):
-                self._left(self._workers[rank], reason)
+                self._left(rank, reason)
             case core.Tell(topic, text, rank):
                 self._event(events.Remarked(rank, topic, text, -1))
                 self._terminal.say(text)
@@ -475,10 +475,11 @@ class Supervisor:
 
     def _await_mirror(self) -> None:
         """Tell once what the mirror takes, as soon as there is one."""
+        if self._result is not None:
+            return  # the arena may be closed by now
         seen = self._arena.mirror()
         if seen is None or (self._resumed is not None and seen.step == self._resumed.step):
-            if self._result is None:
-                self._loop.call_later(MIRROR_POLL_S, self._await_mirror)
+            self._loop.call_later(MIRROR_POLL_S, self._await_mirror)
             return
         size, layout = seen.state_bytes, self._arena.layout
         kept_bytes, seconds = self._arena.kept_bytes, seen.nanoseconds / 1e9
@@ -489,9 +490,23 @@ class Supervisor:
             f"for the {layout.kept} newest gradients, on this host; written in {seconds * 1000:.1f} ms"
         )
 
-    def _left(self, worker: Worker, reason: str) -> None:
-        if worker.life != self._core.life(worker.rank):
-            return  # its successor was sent away before it was there
+    def _sitting(self, rank: int) -> Worker | None:
+        """Return the process of the seat's newest life; None if it was lost or sent away before it was there."""
+        worker = self._workers.get(rank)
+        return worker if worker is not None and worker.life == self._core.life(rank) else None
+
+    def _fence(self, rank: int) -> None:
+        worker = self._sitting(rank)
+        if worker is not None:
+            self._fencer.fence(worker)
+            return
+        self._seating.forget(rank)
+        self._loop.call_soon(self._tell, core.Fenced(rank, self._core.life(rank)))
+
+    def _left(self, rank: int, reason: str) -> None:
+        worker = self._sitting(rank)
+        if worker is None:
+            return
         worker.away = True
         self._event(events.WorkerLeft(worker.rank, worker.pid, worker.life, reason))
         if self._core.state is not State.CLOSED:

@@ -44,7 +44,8 @@ class Admitting(Roster):
     def _wanted_members(self, now: tuple[int, ...]) -> tuple[int, ...]:
         """Return who should be in the next view; whoever wants to go stays while too few would be left."""
         leaving = [rank for rank in now if self._goes(rank)]
-        oldest = self._newest_begun() - BEHIND_MAX
+        # A refusal tells where a member is now, and of a joiner only the last look is known: steps may be short.
+        oldest = self._newest_seen() - BEHIND_MAX
         level = [r for r in self._level() if max(self._members[r].step, self._members[r].level or 0) >= oldest]
         while True:
             members = next_members(now, leaving, level, self.workers)

@@ -94,9 +94,13 @@ class Roster:
 
     def _newest_begun(self) -> int:
         """Return the newest step that anybody is known to have begun."""
+        return max(self._refused_at, self._newest_seen())
+
+    def _newest_seen(self) -> int:
+        """Return the newest step that anybody was at when all were last looked at: what a joiner is measured by."""
         members = [self._members[rank] for rank in self.alive()]
         known = (max(m.step, m.level or 0) for m in members)
-        return max([0 if self.view is None else self.view.step, self._refused_at, *known])
+        return max([0 if self.view is None else self.view.step, *known])
 
     # A loss, as far as it is one seat's affair --------------------------------------------------------------
 
