@@ -185,7 +185,7 @@ def test_workers_have_torchruns_environment(here):
             "ROLE_NAME": "default",
             "MASTER_ADDR": "localhost",
             "TORCHELASTIC_RESTART_COUNT": "0",
-            "TORCHELASTIC_MAX_RESTARTS": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "100",
             "OMP_NUM_THREADS": "3",
             "PYTHONHASHSEED": "0",
             "MINE": "yes",

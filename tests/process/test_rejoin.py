@@ -8,15 +8,18 @@ from __future__ import annotations
 import os
 import random
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import relume
+from relume.verify.digests import digest
 from relume.wire.events import Event, ViewInstalled, WorkerLevel, WorkerStarted
-from tests import agents
+from tests import agents, exact
 from tests.fleet import FleetResult, run_fleet
 from tests.returning import everything, kill, trace_of, undisturbed
 
@@ -180,3 +183,40 @@ def test_whoever_dies_whenever_the_bits_are_the_same(kills, tmp_path):
     check(tmp_path, result, lost=len(result.incidents), came=0)
     started = sum(isinstance(event, WorkerStarted) for event in result.seen)
     assert started >= 3
+
+
+def test_one_that_comes_back_wrong_is_turned_away_and_the_others_end_well(tmp_path: Path) -> None:
+    """A scheduler that is not protected begins anew in a replay: its worker is refused, before it computes anything."""
+
+    def body(rank: int) -> None:
+        run = relume.init(seed=5)
+        model = torch.nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=7, gamma=0.9)  # it counts steps
+        run.protect(model=model, optimizer=optimizer)
+        data = relume.Shards(torch.arange(96.0).view(24, 4) / 96, global_batch_size=8, shards=4)
+        for step in run.steps(data, total=80):
+            for batch in step:
+                model(batch).square().mean().backward()
+            optimizer.step()
+            schedule.step()
+            time.sleep(0.02)
+        (tmp_path / f"digest-{rank}").write_text(digest(model.state_dict()))
+
+    exact.in_child(lambda path: (body(9), torch.save({}, path)))
+    result = run_fleet(
+        body,
+        workers=2,
+        tmp_path=tmp_path,
+        max_restarts=5,
+        mirror_every=4,
+        hang_timeout_s=20.0,
+        traps=[{"rank": 1, "step": 10, "phase": "backward", "life": 0}],
+    )
+    assert result.exit_code == 0, result.output
+    causes = [(incident.life, incident.cause) for incident in result.incidents]
+    assert causes[0] == (0, "signal")
+    assert {cause for _, cause in causes[1:]} == {"profile"}, result.output
+    assert "it came back wrong" in result.output
+    assert "rank 1 is not started again" in result.output
+    assert (tmp_path / "digest-0").read_text() == (tmp_path / "digest-9").read_text()

@@ -53,7 +53,6 @@ class RunDir:
             self._tell(error)
         self._events = self._open("events.jsonl")
         self._logs: dict[int, BinaryIO | None] = {}
-        self._link_latest()
 
     def event(self, event: Event) -> None:
         """Append an event."""
@@ -110,7 +109,8 @@ class RunDir:
                 f"the run folder {self.path} refuses writes ({error.strerror}); training goes on without them"
             )
 
-    def _link_latest(self) -> None:
+    def link_latest(self) -> None:
+        """Have `latest`, beside the folder, point to it: it is the newest run now."""
         latest = self.path.parent / "latest"
         partial = self.path.parent / f".latest-{os.getpid()}"
         with contextlib.suppress(OSError):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from relume.agent.worker import Worker
 from relume.arena.progress import Moment
 from relume.core.coordinator import Coordinator, State
+from relume.core.words import plural
 from relume.wire.messages import WorkerStatus
 
 
@@ -32,10 +33,11 @@ def scale_refusal(core: Coordinator, workers: int, *, mirror: bool) -> str:
         return f"the run is {core.state.value}: it can be scaled from its first step to its last"
     if workers < max(1, core.min_workers):
         return f"{workers} workers are fewer than --min-workers, which is {core.min_workers}"
-    if workers > most:
-        return f"there is room for {most} workers: start the run with --max-workers {workers + core.spares} or more"
-    if workers > core.workers and not mirror:
+    if workers > len(core.party()) and not mirror:
         return "the run has no mirror (--mirror-every 0), so nobody can join it"
+    if workers > most:
+        room = f"there is room for {plural(most, 'worker')}"
+        return f"{room}: start the run with --max-workers {workers + core.spares} or more"
     return ""
 
 

@@ -20,6 +20,7 @@ from relume.agent import translate
 from relume.agent.arena import Arena
 from relume.agent.fence import kill_group
 from relume.agent.fencer import LAST_WORDS_S, Fencer
+from relume.agent.gate import Gate
 from relume.agent.guard import Guard
 from relume.agent.incidents import IncidentDesk
 from relume.agent.keeper import Keeper, Resumed
@@ -40,6 +41,7 @@ from relume.core import events as core
 from relume.core.coordinator import Coordinator, State
 from relume.core.limits import Limits
 from relume.core.verdict import Outcome
+from relume.core.words import plural
 from relume.errors import ConfigError, FrameError, MemoryShortage
 from relume.wire import events, messages
 
@@ -85,6 +87,7 @@ class Supervisor:
             self._workers, self._arena, self._launcher, lambda: self._core, self._welcome, self._not_launched
         )
         self._fencer = Fencer(self._fenced, burner=settings.burner)
+        self._gate = Gate(self._arena, lambda: self._core.party(), self._let_in, self._turn_away)  # noqa: PLW0108
         watch = Ears(self._tell, self._doomed, lambda: self._core.party())  # noqa: PLW0108 - the core may be replaced
         self._vigil = Vigil(settings.hang_timeout_s, self._workers, self._arena, watch)
         self._desk = IncidentDesk(self._find, self._arena, self._event, terminal.say)
@@ -95,6 +98,8 @@ class Supervisor:
         self._over = asyncio.Event()
         self._interrupts = 0
         self._unmirrored = False
+        self._told_in: set[int] = set()
+        self._total = 0
         self._guard: Guard | None = None
         self._oom_kills = oom_kills()
         self._started_s = time.monotonic()
@@ -154,6 +159,7 @@ class Supervisor:
             self._event(events.RunStarted(settings.run_id, os.getpid(), settings.workers, command))
             server.start(self._loop)
             await self._resume()
+            self._dir.link_latest()  # not before: a run that is refused hides no other
             self._guard = Guard(settings.run_dir)
             for rank in range(settings.workers + settings.spares):
                 self._welcome(self._launcher.cold(Order(rank, 0)))
@@ -191,6 +197,9 @@ class Supervisor:
             self._core = self._coordinator(resume_step=self._resumed.step)
             self._arena.base = self._resumed.step
             self._terminal.say(f"the run goes on before step {self._resumed.step}, from {self._resumed.path}")
+            before, now = self._resumed.facts.get("command"), self._facts["command"]
+            if before and list(before)[2:] != now[2:]:  # not the interpreter
+                self._terminal.say(f"the command was `{' '.join(before[2:])}` and is `{' '.join(now[2:])}`")
 
     def _end(self, outcome: str, reason: str) -> None:
         if self._result is None:
@@ -369,22 +378,34 @@ class Supervisor:
             self._terminal.say(message.text)
 
     def _on_join(self, worker: Worker, message: messages.Join) -> None:
-        worker.total, worker.joined = message.total, True
+        self._total, worker.joined = message.total, True
         if self._resumed is not None and self._core.view is None:
             difference = other_script(self._resumed.facts, self._facts, message.terms)
+            if self._resumed.step > message.total:
+                steps = plural(message.total, "step")
+                difference = f"is of step {self._resumed.step}, and this run has {steps}: it is over already"
             if difference:
                 self._end(Outcome.DIVERGED.value, f"the checkpoint {self._resumed.path} {difference}")
 
     def _on_level(self, worker: Worker, message: messages.Level) -> None:
-        if not worker.level:
-            replayed = message.step - message.loaded
-            text = f"worker {worker.rank} (pid {worker.pid}) is level at step {message.step}: "
-            source = f"the mirror of step {message.loaded}" if message.loaded else "the script's own start"
-            self._terminal.say(f"{text}{source}, then {replayed} steps replayed")
-        worker.level = True
+        worker.level = message
         restore_priority(worker.pid)
-        level = events.WorkerLevel(worker.rank, worker.pid, worker.life, message.step, message.loaded, message.digest)
-        self._event(level)
+        self._gate.knock(worker)
+
+    def _let_in(self, worker: Worker) -> None:
+        """A joiner is level, and shows what the others show."""
+        level = worker.level
+        assert level is not None
+        self._event(events.WorkerLevel(worker.rank, worker.pid, worker.life, level.step, level.loaded, level.digest))
+        if self._core.view is not None or self._resumed is None:  # else all load the same checkpoint, and that was told
+            replayed = plural(level.step - level.loaded, "step")
+            source = f"the mirror of step {level.loaded}" if level.loaded else "the script's own start"
+            text = f"worker {worker.rank} (pid {worker.pid}) is level at step {level.step}: {source}, then {replayed}"
+            self._terminal.say(f"{text} replayed")
+        self._tell(core.Level(worker.rank, level.step, worker.life))
+
+    def _turn_away(self, worker: Worker, why: str) -> None:
+        self._lost(worker, core.Cause("profile", why))
 
     def _on_exit(self, worker: Worker) -> None:
         self._loop.remove_reader(worker.pidfd)
@@ -433,7 +454,7 @@ class Supervisor:
         for instruction in self._core.handle(event, time.monotonic()):
             self._do(instruction)
 
-    def _do(self, instruction: core.Instruction) -> None:  # noqa: C901 - one flat case per instruction
+    def _do(self, instruction: core.Instruction) -> None:  # noqa: C901, PLR0912 - one flat case per instruction
         addressed = translate.message(instruction)
         if addressed is not None:
             self._send(*addressed)
@@ -446,8 +467,12 @@ class Supervisor:
                 inventory = self._arena.inventory(self._core.alive())
                 self._loop.call_soon(self._tell, core.Counted(ballot, inventory))
             case core.InstallView(rank, view) if rank == view.main:
-                self._event(events.ViewInstalled(view.number, view.step, view.members, view.assigned))
+                self._on_view(view)
             case core.StartWorker(rank, life):
+                if self._core.state is State.CLOSED:
+                    self._terminal.say(
+                        f"worker {rank} is started again, to do what the script does after its last step"
+                    )
                 self._seating.start(rank, life)
             case core.Dismiss(rank):
                 self._seating.dismiss(rank)
@@ -467,6 +492,14 @@ class Supervisor:
         """Nobody trains, so that whoever is on its way takes no time from anybody."""
         for worker in self._running():
             restore_priority(worker.pid)
+
+    def _on_view(self, view: messages.View) -> None:
+        self._event(events.ViewInstalled(view.number, view.step, view.members, view.assigned))
+        came = [rank for rank in view.members if self._workers[rank].level is not None and rank not in self._told_in]
+        if came and view.step > self._core.resume_step:
+            who = f"worker{'s' * (len(came) > 1)} {', '.join(map(str, came))} {'are' if len(came) > 1 else 'is'} in"
+            self._terminal.say(f"{who} from step {view.step}: {len(view.members)} of {self._core.workers} workers")
+        self._told_in = set(view.members)
 
     def _on_incident(self, incident: core.Incident) -> None:
         if incident.cause.kind == "profile":
@@ -549,7 +582,7 @@ class Supervisor:
 
     def _steps(self) -> int:
         """Return how many steps the run has, 0 while no worker has told."""
-        return max((worker.total for worker in self._workers.values()), default=0)
+        return self._total
 
     def _scale(self, workers: int) -> messages.ScaleReply:
         before = self._core.workers

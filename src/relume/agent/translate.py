@@ -15,8 +15,6 @@ def event(rank: int, life: int, message: messages.FromWorker) -> core.Event | No
             return core.Pledged(rank, ballot, life)
         case messages.Finished(step, digest):
             return core.Done(rank, step, digest, life)
-        case messages.Level(step):
-            return core.Level(rank, step, life)
         case messages.Accepted(number):
             return core.Accepted(rank, number, life)
         case messages.Refused(number, step):

@@ -15,7 +15,7 @@ from pathlib import Path
 from relume.arena.progress import Moment
 from relume.core.events import Cause
 from relume.wire.framing import Decoder, encode
-from relume.wire.messages import FromWorker, Raised, ToWorker
+from relume.wire.messages import FromWorker, Level, Raised, ToWorker
 
 _SEND_BUFFER_MAX = 1 << 20
 _TAIL_BYTES = 4000
@@ -27,7 +27,8 @@ class Worker:
 
     `life`: how many had its rank before; `warm`: it is a fork of the template. `stat` is a descriptor of its
     /proc/PID/stat, which the agent reads all the time. `last` is its progress as it was when it had ended: a successor
-    writes into the same block. `level`: it has come to the present. `away`: it goes, or was sent away, by plan.
+    writes into the same block. `level`: what it said when it had come to the present. `away`: it goes by plan, or was
+    sent away.
     """
 
     rank: int
@@ -42,7 +43,6 @@ class Worker:
     tail: bytes = b""
     wait_status: int | None = None
     raised: Raised | None = None
-    total: int = 0
     joined: bool = False
     condemned: bool = False
     self_fenced: bool = False
@@ -52,7 +52,7 @@ class Worker:
     stack: bytearray | None = None
     cause: Cause | None = None
     last: Moment | None = None
-    level: bool = False
+    level: Level | None = None
     away: bool = False
 
     def send(self, message: ToWorker) -> bool:

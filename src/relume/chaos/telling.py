@@ -12,7 +12,8 @@ from rich.text import Text
 
 from relume.chaos.measure import Cost
 from relume.chaos.trial import Result, named
-from relume.observe.wording import duration, listed, plural
+from relume.core.words import plural
+from relume.observe.wording import duration, listed
 
 _DIFFERENCES_MAX = 10
 

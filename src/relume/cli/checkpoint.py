@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from relume.core.words import plural
 from relume.errors import ConfigError
-from relume.observe.wording import plural
 from relume.state import folder, manifest
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from relume.agent.spawn import FreshInterpreter, environment, python_command
 from relume.agent.supervisor import Result, Supervisor
 from relume.cli.torchrun import advice
 from relume.core.ranges import SHARDS_MAX
+from relume.core.words import plural
 from relume.errors import ConfigError, RelumeError
-from relume.observe.wording import plural
 from relume.state import folder
 from relume.torch_check import check_torch
 
@@ -79,7 +79,7 @@ def _add_coming_back(result: argparse.ArgumentParser) -> None:
     add("--max-workers", type=int, default=None, metavar="N",
         help="room for so many, spares included, for `relume scale` (default: twice the start's)")  # fmt: skip
     add("--mirror-every", type=int, default=8, metavar="K",
-        help="steps between mirrors of the state, from which workers come back (default 8; 0: none)")  # fmt: skip
+        help="steps between mirrors of the state for those who come back (default 8; at least 2; 0: none)")  # fmt: skip
 
 
 def _add_checkpoints(result: argparse.ArgumentParser) -> None:
@@ -177,8 +177,9 @@ def settings_from(options: argparse.Namespace) -> Settings:
 
 
 def _check_coming_back(options: argparse.Namespace, workers: int) -> None:
-    if options.max_restarts < 0 or options.spares < 0:
-        raise ConfigError(f"--max-restarts {options.max_restarts}, --spares {options.spares}: 0 or more")
+    for name, count in (("--max-restarts", options.max_restarts), ("--spares", options.spares)):
+        if count < 0:
+            raise ConfigError(f"{name} {count}: 0 or more")
     if options.mirror_every < 0 or options.mirror_every == 1:
         raise ConfigError(f"--mirror-every {options.mirror_every}: at least 2, or 0 for none")
     for name, value in (("--spares", options.spares), ("--checkpoint-dir", options.checkpoint_dir)):

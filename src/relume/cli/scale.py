@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from relume.agent.status import ask, ask_scale
+from relume.core.words import plural
 from relume.errors import ConfigError
 from relume.observe.find import LATEST, find_run
 from relume.observe.observer import Observer, Snapshot
 from relume.observe.standing import Standing
-from relume.observe.wording import clock, duration, listed, named, plural
+from relume.observe.wording import clock, duration, listed, named
 from relume.wire.messages import ScaleReply, StatusReply
 
 VERSION = 1

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+from relume.core.words import plural
 from relume.observe.observer import Snapshot
 from relume.observe.standing import Standing
 from relume.observe.tale import told
-from relume.observe.wording import clock, duration, named, plural
+from relume.observe.wording import clock, duration, named
 
 EVERY_S = 5.0
 

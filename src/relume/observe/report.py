@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from relume.core.words import plural
 from relume.observe.facts import restarts_of, workers_of
 from relume.observe.observer import Snapshot
 from relume.observe.standing import Standing
 from relume.observe.story import Told
 from relume.observe.tale import DECIDED, checkpoint_line, mirror_line, told
-from relume.observe.wording import clock, duration, hand_over, handled_s, named, place, plural, since_kill_s
+from relume.observe.wording import clock, duration, hand_over, handled_s, named, place, since_kill_s
 from relume.wire.events import CheckpointWritten, Remarked, WorkerLost
 
 STATES = {

@@ -10,12 +10,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from relume.core.words import plural
 from relume.observe import marks
 from relume.observe.marks import Strips
 from relume.observe.observer import Snapshot
 from relume.observe.report import STATES, fleet
 from relume.observe.standing import Standing
-from relume.observe.wording import cause_short, clock, duration, handled_s, listed, plural, size, span
+from relume.observe.wording import cause_short, clock, duration, handled_s, listed, size, span
 from relume.wire.events import WorkerLost
 from relume.wire.messages import WorkerStatus
 

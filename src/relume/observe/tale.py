@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from relume.core.words import plural
 from relume.observe.story import Admitted, Told
-from relume.observe.wording import duration, incident_line, named, plural, size, who
+from relume.observe.wording import duration, incident_line, named, size, who
 from relume.wire.events import (
     CheckpointFailed,
     CheckpointWritten,

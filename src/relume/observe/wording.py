@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+from relume.core.words import plural
 from relume.wire.events import WorkerLost
 
 _SHORT = {
@@ -18,11 +19,6 @@ _SHORT = {
     "profile": "has other numerics",
     "protocol": "broke the protocol",
 }
-
-
-def plural(count: int, word: str) -> str:
-    """Return `1 step`, `2 steps`."""
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def listed(items: list[int]) -> str:

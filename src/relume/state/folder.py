@@ -17,15 +17,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from relume.state import manifest
+
+if sys.platform != "win32":
+    import fcntl
 
 LATEST = "latest"
 _NAME = re.compile(r"step-(\d{8,})")

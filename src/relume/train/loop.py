@@ -73,6 +73,7 @@ class Loop:
         self._mirroring = Mirroring(run)
         self._recorder = Recorder.from_environment(self.seat.run_id, self.seat.rank, self.seat.life)
         self._way = Way(self.seat, store, self._mirroring)
+        self._way.show = self._show
         self.catcher = LeafCatcher(self._named, self._gradient_came)  # before a parameter may come back frozen
         try:
             self._next = self._way.start()
@@ -137,8 +138,7 @@ class Loop:
         self.catcher.clear_grads()
         self.state.begin()
         self.still.begin()
-        if self.run.exact:
-            progress.pulse(self.still.pulse(number))
+        self._show(number)
         self._step = Step(self, number, kept, begin_ns)
         return self._step
 
@@ -222,6 +222,11 @@ class Loop:
         else:
             self._mirroring.at_boundary(step)
         return None
+
+    def _show(self, step: int) -> None:
+        """Show digests of what must be equal on all workers before `step`."""
+        if self.run.exact:
+            self.seat.progress.pulse(self.still.pulse(step))
 
     def leave_for_good(self) -> NoReturn:
         """A view without this worker begins: it goes, by plan, and says nothing more."""

@@ -17,6 +17,8 @@ from relume.errors import StateError
 from relume.wire.messages import Level
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from relume.train.mirroring import Mirroring
     from relume.train.seat import Seat
     from relume.train.store import Kept, Store
@@ -35,6 +37,7 @@ class Way:
         self._loaded = 0
         self._digest = ""
         self._said = False
+        self.show: Callable[[int], None] = lambda _: None
         self._overtaken_s = 0.0
         view, standing = seat.standing.view, seat.standing
         self.replaying = standing.replay is not None or (view is not None and view.step > 0)
@@ -99,6 +102,7 @@ class Way:
         """Say once where this worker stands, unless the step's place is just being written for a newer one."""
         if not self._said and self._seat.link is not None and self._store.seals.newest_complete() < step:
             self._said = True
+            self.show(step)  # what is compared before anybody lets this worker in
             self._seat.link.send(Level(step, self._loaded, self._digest))
 
     def _lag(self, step: int) -> None:

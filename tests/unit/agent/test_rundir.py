@@ -74,9 +74,12 @@ def test_the_record_is_whole_or_not_there(folder):
     assert [path.name for path in folder.path.glob("run.*")] == ["run.json"]
 
 
-def test_latest_is_the_newest_run(tmp_path, folder, told):
+def test_latest_is_the_newest_run_that_began(tmp_path, folder, told):
+    folder.link_latest()
+    two = RunDir(tmp_path / "runs" / "two", told.append)
     assert (tmp_path / "runs" / "latest").readlink().name == "one"
-    RunDir(tmp_path / "runs" / "two", told.append).close()
+    two.link_latest()
+    two.close()
     assert (tmp_path / "runs" / "latest").readlink().name == "two"
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["latest", "one", "two"]
 
@@ -84,7 +87,9 @@ def test_latest_is_the_newest_run(tmp_path, folder, told):
 def test_something_else_named_latest_is_left_alone(tmp_path, told):
     (tmp_path / "latest").mkdir()
     (tmp_path / "latest" / "mine").touch()
-    RunDir(tmp_path / "one", told.append).close()
+    one = RunDir(tmp_path / "one", told.append)
+    one.link_latest()
+    one.close()
     assert (tmp_path / "latest" / "mine").exists()
 
 
