@@ -211,8 +211,10 @@ class Hand:
             places |= dict.fromkeys(one.pipes, (one, False))
             if one.status is None:
                 places[one.connection.fileno()] = (one, True)
-        ready, _, _ = select.select(list(places), [], [], 0.005)
-        for descriptor in ready:
+        poll = select.poll()  # select() is for descriptors below 1024
+        for descriptor in places:
+            poll.register(descriptor, select.POLLIN)
+        for descriptor, _ in poll.poll(5):
             one, is_message = places[descriptor]
             data = one.connection.recv(1 << 16) if is_message else os.read(descriptor, 1 << 16)
             if is_message:

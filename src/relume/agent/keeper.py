@@ -49,6 +49,7 @@ class Keeper:
         keeper = Keeper(directory, every_steps=100, every_s=None, keep=3, mirror=arena.words, descriptors=arena.fds,
                         newest=arena.newest_mirror, facts=lambda: self._facts, emit=self._event, say=terminal.say)
         keeper.check(resume=settings.resume)        # before anything starts; ConfigError
+        keeper.hold()                               # the folder is this run's alone; ConfigError
         if settings.resume:
             resumed = await keeper.resume()         # before the workers start; ConfigError
         ... start the workers ...
@@ -112,6 +113,14 @@ class Keeper:
         if resume and not found:
             text = f"there is no checkpoint in {where}, so there is nothing to resume."
             raise ConfigError(f"{text} Check --checkpoint-dir, or start without --resume")
+
+    def hold(self) -> None:
+        """Have the folder for this run alone, until `finish`. Raises `ConfigError` if another run has it."""
+        try:
+            self._hold = folder.hold(self._directory)
+        except BlockingIOError as error:
+            text = f"another run writes its checkpoints into {self._directory}: give each its own --checkpoint-dir"
+            raise ConfigError(text) from error
 
     async def resume(self) -> Resumed:
         """Put the newest checkpoint that verifies into the mirror, for the workers to load. Raises `ConfigError`."""

@@ -10,7 +10,7 @@ def other_script(wrote: Mapping[str, Any], now: Mapping[str, Any], terms: Sequen
     """Say what makes this script another than the one that wrote a checkpoint ("": nothing).
 
     `wrote` and `now` are the facts of both runs, `terms` what a worker of this one stands for. How many steps there
-    shall be may change, and so may the machine, which is told elsewhere.
+    shall be may change, and so may the machine, of which `other_machine` tells.
     """
     before = _own(wrote.get("terms", ()), wrote.get("numerics", {}))
     after = _own(terms, now.get("numerics", {}))
@@ -20,6 +20,14 @@ def other_script(wrote: Mapping[str, Any], now: Mapping[str, Any], terms: Sequen
     if before and len(before) != len(after):
         return f"is of another script: it had {len(before)} lines of terms, this one has {len(after)}. {_OTHER}"
     return ""
+
+
+def other_machine(wrote: Mapping[str, Any], profile: Mapping[str, str]) -> str:
+    """Say in what the numerics of a checkpoint's run are not this one's ("": in nothing): then bits may differ."""
+    before = wrote.get("numerics", {})
+    names = sorted(name for name in {*before, *profile} if before and before.get(name) != profile.get(name))
+    listed = "; ".join(f"{name}: {before.get(name, 'not told')}, now {profile.get(name, 'not told')}" for name in names)
+    return f"the checkpoint was written with other numerics ({listed}): from here on bits may differ" if listed else ""
 
 
 _OTHER = (

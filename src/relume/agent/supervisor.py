@@ -28,7 +28,7 @@ from relume.agent.launch import Launcher, Order, template_for
 from relume.agent.output import Terminal
 from relume.agent.pipes import Pipes
 from relume.agent.priority import restore_priority
-from relume.agent.resuming import other_script
+from relume.agent.resuming import other_machine, other_script
 from relume.agent.rundir import RunDir
 from relume.agent.seating import Seating
 from relume.agent.settings import EXIT_CODES, Settings
@@ -192,6 +192,7 @@ class Supervisor:
         if keeper is None:
             return
         keeper.check(resume=self._settings.resume)
+        keeper.hold()
         if self._settings.resume:
             self._resumed = await keeper.resume()
             self._core = self._coordinator(resume_step=self._resumed.step)
@@ -367,12 +368,18 @@ class Supervisor:
             self._lost(worker, core.Cause("protocol", text))
         if "numerics" not in self._facts:
             self._record(numerics=message.profile)
+            if self._resumed is not None and (told := other_machine(self._resumed.facts, message.profile)):
+                self._event(events.Remarked(worker.rank, "exactness", told, -1))
+                self._terminal.say(told)
             if message.profile.get("exact") == "False":
                 self._event(events.Remarked(worker.rank, "exactness", INEXACT, -1))
                 self._terminal.say(INEXACT)
 
     def _on_remark(self, worker: Worker, message: messages.Remark) -> None:
         self._event(events.Remarked(worker.rank, message.topic, message.text, message.step))
+        if message.topic == "slow_replay":
+            restore_priority(worker.pid)  # it may be no more than that
+            self._terminal.say(message.text)
         if message.topic == "mirror" and not self._unmirrored:
             self._unmirrored = True  # all workers meet it, and one line tells it
             self._terminal.say(message.text)

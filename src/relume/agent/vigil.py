@@ -29,6 +29,8 @@ STACK_WAIT_S = 0.3
 IDLE_S = 1.0
 BLIND_S = 2.0
 """A tick that comes this late means that the agent was stopped itself (a paused container), and the workers with it."""
+GRACE_S = 1.0
+"""After such a time nothing is held against anybody's silence for so long: what they had to say is on its way."""
 LEFT_S = 5.0
 """A worker that left its loop, by a `break` or by an error that its script still handles, settles it by itself if it
 gets there within this time; else we do."""
@@ -68,17 +70,20 @@ class Vigil:
     async def keep(self) -> None:
         """Look until cancelled."""
         ticked_s = time.monotonic()
+        patient_until_s = 0.0
         while True:
             slept_s = time.monotonic()
             await asyncio.sleep(DOOM_POLL_S)
             if time.monotonic() - slept_s > BLIND_S:
                 self._watch = Watch(self._hang_timeout_s)  # time that nobody watched is held against nobody
+                patient_until_s = time.monotonic() + GRACE_S
             self._look_for_doomed()
             if time.monotonic() - ticked_s >= TICK_S:
                 ticked_s = time.monotonic()
                 self._look_at_all()
                 reap_orphans()
-                self._tell(core.Tick())
+                if ticked_s >= patient_until_s:
+                    self._tell(core.Tick())
 
     def _look_for_doomed(self) -> None:
         """Do not wait for the pidfd of a worker that a signal has killed: its memory is torn down first."""
@@ -142,8 +147,8 @@ class Vigil:
 
     def _convict(self, worker: Worker, cause: core.Cause, counter: int) -> None:
         stack, worker.stack = worker.stack, None
-        if self._arena.moment(worker.rank).counter != counter:
-            return  # it moves again
+        if worker.wait_status is not None or self._arena.moment(worker.rank).counter != counter:
+            return  # it is gone, or moves again
         self._lose(worker, hung_cause(cause, bytes(stack or b"").decode(errors="replace")))
 
 

@@ -19,6 +19,7 @@ from relume.wire.messages import FromWorker, Level, Raised, ToWorker
 
 _SEND_BUFFER_MAX = 1 << 20
 _TAIL_BYTES = 4000
+_STATE_ERRORS = ("StateError: ", "relume.errors.StateError: ")
 
 
 @dataclass(slots=True)
@@ -133,6 +134,8 @@ def cause_of_exit(worker: Worker, status: int, oom_kills_before: int) -> Cause:
 
 def raised_cause(raised: Raised) -> Cause:
     """Return the cause for a script that raised."""
+    if raised.error.startswith(_STATE_ERRORS):  # the mirror's fault, or the hurry's, and not the script's
+        return Cause("state", f"it could not come back: {raised.error.partition(': ')[2]}", {"where": raised.where})
     place = f" at {raised.where}" if raised.where else ""
     return Cause("raised", f"its script raised {raised.error}{place}", {"where": raised.where})
 

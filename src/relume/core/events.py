@@ -17,7 +17,7 @@ class Cause:
     """Why a worker is out: a stable `kind` for programs, `text` for people, and the `evidence` for both.
 
     Kinds: signal, out_of_memory, exit_code, raised, hung, stopped, silent, left_early, planned, profile, protocol,
-    no_process.
+    no_process, state.
     """
 
     kind: str

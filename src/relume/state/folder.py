@@ -112,6 +112,25 @@ class Lock:
         os.close(self._descriptor)
 
 
+def hold(directory: Path) -> int | None:
+    """Hold `directory` for a whole run: return a descriptor to close at its end, None where nobody can tell.
+
+    Raises `BlockingIOError` if another run holds it. The kernel lets go of it when the holder dies.
+    """
+    try:
+        descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError:
+        return None  # a disk that refuses is told when something is to be written
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    except OSError:
+        pass
+    return descriptor
+
+
 class Partial:
     """A checkpoint that is being written. It is locked meanwhile, so that its writer's death can be told from it."""
 

@@ -176,8 +176,10 @@ class Mirror:
                 looks = [(seen.step, index, seen) for index, seen in enumerate(self._look())]
                 whole = [(s, i, seen) for s, i, seen in looks if s is not None and s == (s if step is None else step)]
                 whole = [(s, i, seen) for s, i, seen in whole if (s, i) not in faults]
-                if not whole:
+                if not whole and faults:
                     break
+                if not whole:  # there is always one; but the generations were looked at one after the other
+                    continue
                 found, index, seen = max(whole, key=lambda look: look[0])
                 try:
                     return (found, *self._generations[index].read(seen))

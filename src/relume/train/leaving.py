@@ -6,6 +6,7 @@ a run, then reaches it as the signal that it waits for.
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import threading
@@ -28,8 +29,9 @@ def install(tell: Callable[[], None]) -> Callable[[], None]:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
-        # Not here: this may be in the middle of another message.
-        threading.Thread(target=tell, name="relume-leaving", daemon=True).start()
+        # Not here: this may be in the middle of another message. Nor with threading.Thread, whose start() takes a lock
+        # that the code under this handler may hold.
+        _thread.start_new_thread(tell, ())
 
     def undo() -> None:
         if signal.getsignal(signal.SIGTERM) is notice and threading.current_thread() is threading.main_thread():

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from relume.errors import StateError
-from relume.wire.messages import Level
+from relume.wire.messages import Level, Remark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from relume.train.seat import Seat
     from relume.train.store import Kept, Store
 
+JUMPS_TOLD = 3
 OVERTAKEN_S = 30.0
 """Whoever lacks a result that nobody has any more waits so long for a newer mirror."""
 
@@ -37,6 +38,7 @@ class Way:
         self._loaded = 0
         self._digest = ""
         self._said = False
+        self._jumps = 0
         self.show: Callable[[int], None] = lambda _: None
         self._overtaken_s = 0.0
         view, standing = seat.standing.view, seat.standing
@@ -82,7 +84,7 @@ class Way:
             if not self._store.is_gone(step):
                 self._say_level(step)
             elif self._mirroring.newest() > step:
-                step = self._load()
+                step = self._jump()
                 continue
             else:
                 self._lag(step)
@@ -91,6 +93,15 @@ class Way:
             standing.wait()
         self._back_from_wait()
         return step, None
+
+    def _jump(self) -> int:
+        """Go on from a newer mirror: the others were faster. That may never end, so that somebody has to know."""
+        self._jumps += 1
+        if self._jumps == JUMPS_TOLD and self._seat.link is not None:
+            text = f"worker {self._seat.rank} does not come level: the others are faster than its replay of what the "
+            text += "script does between two steps (`if not step.replay:` leaves out what changes no state)"
+            self._seat.link.send(Remark("slow_replay", text, self._mirroring.newest()))
+        return self._load()
 
     def _load(self) -> int:
         self._loaded, self._digest = self._mirroring.load()

@@ -58,7 +58,7 @@ class Scaled(msgspec.Struct, frozen=True, tag_field="kind", tag="scaled"):
 
 
 class Mirrored(msgspec.Struct, frozen=True, tag_field="kind", tag="mirrored"):
-    """The first mirror is whole: what it takes on this host. `seconds`: the longest that a worker wrote at it."""
+    """The first mirror is whole: what it takes on this host. `seconds`: how long one worker wrote at its part."""
 
     step: int
     every: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 
 import numpy as np
@@ -24,7 +25,7 @@ class Host:
         self.descriptors = (memory.create("relume-test-a"), memory.create("relume-test-b"))
 
     def mirror(self):
-        words = memoryview(memory.attach(self.control, LAYOUT.size)).cast("Q")
+        words = memoryview(mmap.mmap(self.control, LAYOUT.size)).cast("Q")  # goes with the mirror, as hosts are many
         return Mirror(words, LAYOUT, self.descriptors, self.every)
 
     def close(self):
