@@ -41,7 +41,10 @@ class Closing(Admitting):
         """Return a member that left its loop while others went on, and what is wrong with that."""
         assert self.view is not None
         ends = {rank: end for rank in self.view.members if (end := self._members[rank].done) is not None}
+        total = self._agreed.total if self._agreed is not None else 0
         for rank, end in ends.items():
+            if total and end >= total:
+                continue  # it did all there is: others may stand there already, and not have said so
             if any(self._members[other].step >= end for other in self.view.members) or end < max(ends.values()):
                 text = (
                     f"it left run.steps before step {end} while others went on; a run ends where all workers end it, "

@@ -42,3 +42,12 @@ def shards_of(view: View, rank: int, step: int) -> tuple[int, ...]:
 def owner(view: View, block: int, blocks: int) -> int:
     """Return the rank that sums `block` of `blocks` under `view`."""
     return view.members[block * len(view.members) // blocks]
+
+
+def mirror_owner(view: View, chunk: int, chunks: int) -> int:
+    """Return the rank that mirrors `chunk` of `chunks` under `view`: one that has shards.
+
+    Steps go on without whoever has none: it may hear of the view, and so of its part, only several steps later.
+    """
+    working = [rank for rank, shards in zip(view.members, spread(view.members, view.shards), strict=True) if shards]
+    return working[chunk * len(working) // chunks]

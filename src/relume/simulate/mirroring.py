@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
-from relume.core.view import owner
+from relume.core.view import mirror_owner
 from relume.simulate.generations import PIECES, Piece
 from relume.simulate.memory import TORN
 from relume.simulate.processes import Way
@@ -124,14 +124,8 @@ class Mirroring:
 
         Others may begin that step as soon as it has agreed, and write the next mirror without waiting for it.
         """
-        if self.standing_goes():
-            return False
         view, chunks = self.worker.standing.view, max(1, self.arena.chunks - 1)
-        return view is not None and owner(view, place.chunk % chunks, chunks) == self.worker.rank
-
-    def standing_goes(self) -> bool:
-        """Return whether this worker has agreed to a view without it; at the loop's end that never begins."""
-        return self.worker.standing.goes and not self.last
+        return view is not None and mirror_owner(view, place.chunk % chunks, chunks) == self.worker.rank
 
     def do(self, place: Piece, claim: int | None, *actions: Callable[[], None]) -> Generator[Any, Any, bool]:
         """Do `actions` under the pen if the chunk is still this worker's; False if it was not."""

@@ -181,12 +181,6 @@ class Standing:
         view = self.view
         return view is not None and not self.promised and view.step <= step and self.worker.rank in view.members
 
-    @property
-    def goes(self) -> bool:
-        """True if a view that is accepted or planned leaves this worker out. Asked under the pen."""
-        ahead = (*self.accepted.values(), *self.planned.values())
-        return any(self.worker.rank not in view.members for view in ahead)
-
     def write(self, *actions: Callable[[], None]) -> Way:
         """Do `actions` under the pen as soon as nothing is promised; the process may die between two of them."""
         while True:

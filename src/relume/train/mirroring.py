@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from relume.core.view import owner
+from relume.core.view import mirror_owner
 from relume.errors import MemoryShortage, StateError
 from relume.state.mirror import Mirror
 from relume.train.capture import capture, restore
@@ -78,13 +78,8 @@ class Mirroring:
         self._told = True
 
     def _owns(self, chunk: int, chunks: int) -> bool:
-        standing = self._seat.standing
-        # Once this worker has agreed to go, others may be at the next mirror already, without waiting for it. At the
-        # loop's end no view begins any more.
-        if standing.goes and not self._last:
-            return False
-        view = standing.view
-        return view is not None and owner(view, chunk, chunks) == self._seat.rank
+        view = self._seat.standing.view
+        return view is not None and mirror_owner(view, chunk, chunks) == self._seat.rank
 
     def _piece(self, action: Callable[[], None]) -> None:
         self._seat.standing.write(action)

@@ -154,12 +154,6 @@ class Standing:
             view = self._view
             return view is not None and not self.promised and view.step <= step and self.rank in view.members
 
-    @property
-    def goes(self) -> bool:
-        """True if a view that is accepted or planned leaves this worker out. Asked under the pen."""
-        ahead = (*self._accepted.values(), *self._planned.values())
-        return any(self.rank not in view.members for view in ahead)
-
     def write_if(self, view: View, action: Callable[[], None]) -> bool:
         """Run `action` under the pen if `view` is still in force and nothing is promised; False if it was not run."""
         with self.pen:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from relume.arena.layout import BLOCKS_MAX
 from relume.core.ranges import SHARDS_MAX
-from relume.core.view import NONE, first, owner, shards_of, spread
+from relume.core.view import NONE, first, mirror_owner, owner, shards_of, spread
 from relume.wire.messages import View
 
 fleets = st.sets(st.integers(0, 63), min_size=1, max_size=40).map(sorted)
@@ -50,3 +50,11 @@ def test_the_first_view_is_above_no_view_and_sorted():
 def test_who_is_not_in_the_view_computes_nothing():
     with pytest.raises(ValueError, match="not in"):
         shards_of(first(1, [0, 2], 4), 1, 0)
+
+
+def test_who_has_no_shards_mirrors_nothing():
+    view = first(1, [0, 3, 4, 6, 9], 2)
+    working = {rank for rank, shards in zip(view.members, view.assigned, strict=True) if shards}
+    owners = [mirror_owner(view, chunk, 7) for chunk in range(7)]
+    assert set(owners) == working == {4, 9}
+    assert owners == sorted(owners), "neighbours are written by one"

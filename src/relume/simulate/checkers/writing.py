@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from relume.core import ranges
 from relume.core.events import Count, Event, Instruction
-from relume.core.view import owner, shards_of
+from relume.core.view import mirror_owner, owner, shards_of
 from relume.simulate.checkers.base import Checker
 from relume.simulate.checkers.books import Books
 from relume.simulate.memory import UNSEALED, Kind, Write
@@ -72,7 +72,7 @@ class RightToWrite(Checker):
             owned = owner(view, block, arena.blocks)
         elif write.kind in OF_THE_MIRROR:
             chunks = max(1, arena.chunks - 1)
-            owned = owner(view, write.place[1] % chunks, chunks)
+            owned = mirror_owner(view, write.place[1] % chunks, chunks)
             if worker.standing.begun != write.step:
                 self.fail(f"{what}, and has begun {worker.standing.begun}")
         elif view.step > write.step:
