@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import time
@@ -89,10 +90,12 @@ def test_a_worker_that_cannot_see_its_agent_die_is_ended_by_the_guardian(tmp_pat
     with Agent(script(tmp_path, inside=stuck, total=9), tmp_path, workers=2) as agent:
         training(agent, tmp_path, 2)
         assert gone(agent, agent.signal(signal.SIGKILL)) < LIMIT_S
-        assert "its 2 workers have ended, 1 of them by force" in agent.output()
+        assert re.search("its 2 workers have ended, [12] of them by force", agent.output())
         # The kernel wakes a stopped process group that has lost its parent, with SIGHUP: nobody needs to force it.
         # Should the agent have died in the moment before it stopped itself, it says so itself.
-        words = [f"worker 0 (pid {agent.workers[0]}) {how}: its agent" for how in ("has ended", "ends")]
+        # On a machine that is busy the guardian may be faster.
+        ways = ("has ended", "ends", "was ended by force")
+        words = [f"worker 0 (pid {agent.workers[0]}) {how}: its agent" for how in ways]
         assert any(word in log(agent, 0) for word in words)
         assert f"worker 1 (pid {agent.workers[1]}) was ended by force: its agent" in log(agent, 1)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import gc
 import importlib
 import io
@@ -28,6 +27,9 @@ from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
+
+if sys.platform != "win32":
+    import fcntl
 
 START = """import sys
 if not sys.flags.safe_path: sys.path[0] = sys.argv[1]
