@@ -7,9 +7,10 @@ the same name.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -32,6 +33,19 @@ class Ended:
     status: int
     out: str
     err: str
+
+
+@contextlib.contextmanager
+def warm_in(folder: Path, words: Sequence[str], *, imports: bool = True) -> Iterator[Warm]:
+    """Have a template for `script.py`, and this process in the script's `folder` meanwhile, as an agent would be."""
+    here = Path.cwd()
+    os.chdir(folder)
+    try:
+        Path("script.py").touch()
+        with Warm(words, imports=imports) as warm:
+            yield warm
+    finally:
+        os.chdir(here)
 
 
 class Warm:

@@ -6,6 +6,7 @@ half a second. Everything is counted from outside, in /proc, while the fleet is 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
@@ -31,7 +32,10 @@ gives up a rank whose workers do nothing before they die."""
 
 def counted(pid):
     """What a process holds that must not grow; memory apart."""
-    links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    links = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed since it was listed
+            links.append(str(link.readlink()))
     kinds = Counter(re.sub(r"\d+", "N", link.partition(":[")[0]) for link in links)  # sockets and pipes have numbers
     threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
     children = len([p for p in processes.table().values() if p.parent == pid and p.state not in {"Z", "X"}])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.newborns import Warm
+from tests.newborns import warm_in
 
 FACTS = (Path(__file__).parents[1] / "warm_facts.py").read_text()
 
@@ -37,15 +37,9 @@ print(random.random(), numpy.random.rand(), torch.rand(1).item(), multiprocessin
 
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory):
-    """One template with everything imported, and this process in the script's folder, as an agent would be."""
-    here = Path.cwd()
-    os.chdir(tmp_path_factory.mktemp("warm"))
-    try:
-        Path("script.py").touch()
-        with Warm(["script.py", "--flag", "two words"]) as warm:
-            yield warm
-    finally:
-        os.chdir(here)
+    """One template with everything imported."""
+    with warm_in(tmp_path_factory.mktemp("warm"), ["script.py", "--flag", "two words"]) as warm:
+        yield warm
 
 
 def test_a_script_cannot_tell_which_it_runs_in(warm):

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 
-import numpy as np
-
 from relume.arena import doorbell, memory, progress
 from relume.arena.layout import (
     KEPT_BEYOND,
-    MIRROR_WORDS,
     MIRRORS,
     RESULTS,
     SLOTS_EAGER,
@@ -22,7 +19,7 @@ from relume.core.plan import Inventory
 from relume.core.ranges import Range
 from relume.errors import ConfigError
 from relume.reduce.seals import Seals
-from relume.state.seen import Seen
+from relume.state.seen import Seen, generations
 from relume.wire.messages import Shape
 
 
@@ -123,9 +120,7 @@ class Arena:
 
     def mirror(self) -> Seen | None:
         """Return the words of the newest whole mirror."""
-        everything = np.frombuffer(self.words, dtype=np.uint64)
-        starts = [self._layout.mirror(generation) for generation in range(MIRRORS)]
-        seen = [Seen(everything[start : start + MIRROR_WORDS].copy()) for start in starts]
+        seen = [Seen(part.copy()) for part in generations(self.words, self._layout)]
         return max((each for each in seen if each.step), key=lambda each: each.step or 0, default=None)
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from relume.agent.arena import Arena
 from relume.agent.worker import Worker
-from relume.arena.progress import Pulse
+from relume.arena.progress import ASPECTS, Pulse
 
 POLL_S = 0.003
 PATIENCE_S = 1.0
@@ -55,13 +55,10 @@ def compare(joiner: list[Pulse], members: list[list[Pulse]]) -> str | None:
     same = [pulse for pulses in members for pulse in pulses if pulse.step == newest.step]
     if not same:
         return None
-    if all(pulse.values != newest.values for pulse in same):
-        what = "a learning rate, scheduler, scaler or run.vars"
-    elif all(pulse.parameters != newest.parameters for pulse in same):
-        what = "a parameter"
-    else:
-        return ""
-    return (
-        f"it came back wrong: before step {newest.step}, {what} is not what the others have. Something that decides a "
-        "step is not protected, so that it began anew here: give it to run.protect or run.vars"
-    )
+    for what, name in ASPECTS:
+        if all(getattr(pulse, name) != getattr(newest, name) for pulse in same):
+            return (
+                f"it came back wrong: before step {newest.step}, {what} is not what the others have. Something that "
+                "decides a step is not protected, so that it began anew here: give it to run.protect or run.vars"
+            )
+    return ""

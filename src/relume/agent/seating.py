@@ -31,12 +31,12 @@ class Seating:
     workers: Mapping[int, Worker]
     arena: Arena
     launcher: Launcher
-    core: Callable[[], Coordinator]
+    core: Coordinator
     welcome: Callable[[Worker], None]
     failed: Callable[[int, int, Exception], None]
     closed: bool = False
     _waiting: dict[int, int] = field(default_factory=dict)
-    _births: dict[int, int] = field(default_factory=dict)
+    _births: set[int] = field(default_factory=set)
     _cold: set[int] = field(default_factory=set)
 
     def start(self, rank: int, life: int) -> None:
@@ -71,15 +71,14 @@ class Seating:
             self._waiting.pop(rank, None)
             self.failed(rank, life, error)
             return
-        core = self.core()
-        training = core.state in {State.STEADY, State.BALLOT, State.COUNTING}
-        order = Order(rank, life, began=core.view is not None, nice=JOINER_NICE if training else 0)
-        self._births[rank] = life
+        training = self.core.state in {State.STEADY, State.BALLOT, State.COUNTING}
+        order = Order(rank, life, began=self.core.view is not None, nice=JOINER_NICE if training else 0)
+        self._births.add(rank)
         self.launcher.launch(order, partial(self._on_launched, order), warm=rank not in self._cold)
 
     def _on_launched(self, order: Order, worker: Worker | ConfigError) -> None:
         rank = order.rank
-        del self._births[rank]
+        self._births.remove(rank)
         wanted = self._waiting.get(rank) == order.life and not self.closed
         if wanted:
             del self._waiting[rank]

@@ -78,18 +78,26 @@ class Supervisor:
         self._watcher = watcher
         self._dir = RunDir(settings.run_dir, self._trouble)
         self._arena = Arena(settings.seats or settings.workers + settings.spares, settings.mirror_every)
-        self._core = self._coordinator(resume_step=0)
+        self._core = Coordinator(
+            settings.workers,
+            1,
+            Limits.derive(settings.hang_timeout_s),
+            settings.min_workers,
+            seats=settings.seats,
+            spares=settings.spares,
+            max_restarts=settings.max_restarts if settings.mirror_every else 0,
+        )
         self._workers: dict[int, Worker] = {}
         self._resumed: Resumed | None = None
         self._template = template_for(settings, self._trouble)
         self._launcher = Launcher(settings, self._arena, spawner, self._template)
         self._seating = Seating(
-            self._workers, self._arena, self._launcher, lambda: self._core, self._welcome, self._not_launched
+            self._workers, self._arena, self._launcher, self._core, self._welcome, self._not_launched
         )
         self._fencer = Fencer(self._fenced, burner=settings.burner)
-        self._gate = Gate(self._arena, lambda: self._core.party(), self._let_in, self._turn_away)  # noqa: PLW0108
-        watch = Ears(self._tell, self._doomed, lambda: self._core.party())  # noqa: PLW0108 - the core may be replaced
-        self._vigil = Vigil(settings.hang_timeout_s, self._workers, self._arena, watch)
+        self._gate = Gate(self._arena, self._core.party, self._let_in, self._turn_away)
+        ears = Ears(self._tell, self._doomed, self._core.party)
+        self._vigil = Vigil(settings.hang_timeout_s, self._workers, self._arena, ears)
         self._desk = IncidentDesk(self._find, self._arena, self._event, terminal.say)
         self._keeper = self._make_keeper()
         self._earlier: dict[tuple[int, int], Worker] = {}
@@ -100,6 +108,7 @@ class Supervisor:
         self._unmirrored = False
         self._told_in: set[int] = set()
         self._total = 0
+        """How many steps the run has, once a worker has told."""
         self._guard: Guard | None = None
         self._oom_kills = oom_kills()
         self._started_s = time.monotonic()
@@ -109,19 +118,6 @@ class Supervisor:
             "workers": settings.workers,
             "threads": settings.threads,
         }
-
-    def _coordinator(self, *, resume_step: int) -> Coordinator:
-        settings = self._settings
-        return Coordinator(
-            settings.workers,
-            1,
-            Limits.derive(settings.hang_timeout_s),
-            settings.min_workers,
-            seats=settings.seats,
-            spares=settings.spares,
-            max_restarts=settings.max_restarts if settings.mirror_every else 0,
-            resume_step=resume_step,
-        )
 
     def _make_keeper(self) -> Keeper | None:
         settings, arena = self._settings, self._arena
@@ -195,8 +191,7 @@ class Supervisor:
         keeper.hold()
         if self._settings.resume:
             self._resumed = await keeper.resume()
-            self._core = self._coordinator(resume_step=self._resumed.step)
-            self._arena.base = self._resumed.step
+            self._core.resume_step = self._arena.base = self._resumed.step
             self._terminal.say(f"the run goes on before step {self._resumed.step}, from {self._resumed.path}")
             before, now = self._resumed.facts.get("command"), self._facts["command"]
             if before and list(before)[2:] != now[2:]:  # not the interpreter
@@ -369,11 +364,9 @@ class Supervisor:
         if "numerics" not in self._facts:
             self._record(numerics=message.profile)
             if self._resumed is not None and (told := other_machine(self._resumed.facts, message.profile)):
-                self._event(events.Remarked(worker.rank, "exactness", told, -1))
-                self._terminal.say(told)
+                self._remark(worker.rank, "exactness", told)
             if message.profile.get("exact") == "False":
-                self._event(events.Remarked(worker.rank, "exactness", INEXACT, -1))
-                self._terminal.say(INEXACT)
+                self._remark(worker.rank, "exactness", INEXACT)
 
     def _on_remark(self, worker: Worker, message: messages.Remark) -> None:
         self._event(events.Remarked(worker.rank, message.topic, message.text, message.step))
@@ -486,8 +479,7 @@ class Supervisor:
             case core.Left(rank, reason):
                 self._left(rank, reason)
             case core.Tell(topic, text, rank):
-                self._event(events.Remarked(rank, topic, text, -1))
-                self._terminal.say(text)
+                self._remark(rank, topic, text)
                 if self._core.state is State.PAUSED:
                     self._hurry()
             case core.Incident():
@@ -567,7 +559,7 @@ class Supervisor:
             self._loop.call_soon(self._tell, core.NoMemory(str(error)))
             return
         self._event(events.ArenaReserved(size, shape.gradient_bytes, shape.shards))
-        self._record(shards=shape.shards, steps=self._steps(), gradient_bytes=shape.gradient_bytes)
+        self._record(shards=shape.shards, steps=self._total, gradient_bytes=shape.gradient_bytes)
         self._loop.call_soon(self._tell, core.Reserved())
 
     def _fenced(self, worker: Worker) -> None:
@@ -580,16 +572,17 @@ class Supervisor:
         if self._watcher is not None:
             self._watcher(event)
 
+    def _remark(self, rank: int, topic: str, text: str) -> None:
+        """Tell, on the terminal and in the events, what changes nothing."""
+        self._event(events.Remarked(rank, topic, text, -1))
+        self._terminal.say(text)
+
     def _trouble(self, text: str) -> None:
         self._terminal.say(text)
 
     def _record(self, **facts: object) -> None:
         self._facts.update(facts)
         self._dir.record(self._facts)
-
-    def _steps(self) -> int:
-        """Return how many steps the run has, 0 while no worker has told."""
-        return self._total
 
     def _scale(self, workers: int) -> messages.ScaleReply:
         before = self._core.workers
@@ -609,7 +602,7 @@ class Supervisor:
             state=self._core.state.value,
             uptime_s=time.monotonic() - self._started_s,
             view=self._core.view,
-            total=self._steps(),
+            total=self._total,
             incidents=self._desk.count,
             workers=worker_lines(self._workers, self._core, self._arena.moment, self._vigil.idle_s),
             target=self._core.workers,

@@ -17,7 +17,7 @@ from relume.agent.arena import Arena
 from relume.agent.fence import doom, is_stopped
 from relume.agent.reaper import reap_orphans
 from relume.agent.worker import Worker, hung_cause
-from relume.arena.progress import STACK_SIGNAL, Moment, Pulse
+from relume.arena.progress import ASPECTS, STACK_SIGNAL, Moment, Pulse
 from relume.core import events as core
 from relume.core.detect import Sample, Watch
 from relume.core.verdict import divergence
@@ -116,7 +116,8 @@ class Vigil:
             for pulse in self._arena.pulses(rank):
                 shown.setdefault(pulse.step, {})[rank] = pulse
         for step, pulses in sorted(shown.items()):
-            for what, digests in _aspects(pulses):
+            for what, name in ASPECTS:
+                digests = {rank: f"{getattr(pulse, name):x}" for rank, pulse in pulses.items()}
                 members = {rank: digest for rank, digest in digests.items() if rank in inside}
                 if len(set(members.values())) > 1:
                     self._tell(core.Diverged(divergence(f"before step {step}", what, members)))
@@ -155,9 +156,3 @@ class Vigil:
 def begun(moment: Moment) -> int:
     """Return the newest step that a worker has begun."""
     return moment.step - (moment.phase in {"between", "aside", "tail"})
-
-
-def _aspects(pulses: Mapping[int, Pulse]) -> list[tuple[str, dict[int, str]]]:
-    values = {rank: f"{pulse.values:x}" for rank, pulse in pulses.items()}
-    parameters = {rank: f"{pulse.parameters:x}" for rank, pulse in pulses.items()}
-    return [("a learning rate, scheduler, scaler or run.vars", values), ("a parameter", parameters)]

@@ -153,7 +153,6 @@ class DataLayout:
         """Bytes of address space; slots beyond the eager ones take memory only when they are first used."""
         return self.slot(self.workers, 0)
 
-    @property
-    def eager_bytes(self) -> int:
-        """Bytes that are allocated at the start."""
-        return self.slots_start + self.workers * SLOTS_EAGER * self.gradient_size
+    def eager_bytes(self, seats: int) -> int:
+        """Bytes that are allocated at the start, when so many seats are taken."""
+        return self.slots_start + seats * SLOTS_EAGER * self.gradient_size

@@ -42,7 +42,7 @@ def reserve(descriptor: int, layout: DataLayout, seats: int | None = None) -> in
     with what is needed for what.
     """
     seats, available = layout.workers if seats is None else seats, available_bytes()
-    needed = layout.slots_start + seats * SLOTS_EAGER * layout.gradient_size
+    needed = layout.eager_bytes(seats)
     if needed + _HEADROOM > available:
         raise MemoryShortage(_shortage(layout, seats, needed, available))
     try:

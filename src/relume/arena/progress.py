@@ -127,6 +127,10 @@ class Pulse:
     parameters: int
 
 
+ASPECTS: Final = (("a learning rate, scheduler, scaler or run.vars", "values"), ("a parameter", "parameters"))
+"""What each digest of a pulse is of, in words, and its name."""
+
+
 def pulses(words: memoryview, layout: ControlLayout, rank: int) -> list[Pulse]:
     """Return the pulses of `rank` for its two newest steps, whole ones only."""
     found = []

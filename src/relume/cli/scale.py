@@ -9,13 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from relume.agent.status import ask, ask_scale
+from relume.cli.which import add_run
 from relume.core.words import plural
 from relume.errors import ConfigError
-from relume.observe.find import LATEST, find_run
+from relume.observe.find import find_run
 from relume.observe.observer import Observer, Snapshot
 from relume.observe.standing import Standing
 from relume.observe.wording import clock, duration, listed, named
@@ -52,14 +52,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add = result.add_argument
     add("workers", type=_count, metavar="N", help="how many workers the run shall have")
-    add("run", nargs="?", default=LATEST, metavar="RUN", help="a run's id or its folder (default: the latest)")
-    add(
-        "--run-dir-root",
-        type=Path,
-        default=Path("relume-runs"),
-        metavar="DIR",
-        help="where the folders of runs are (default ./relume-runs)",
-    )
+    add_run(result)
     add("--wait", action="store_true", help="wait until the run has so many members")
     add("--timeout", type=_seconds, default=300.0, metavar="S", help="with --wait: for so long at most (default 300)")
     add("--json", action="store_true", help="print one JSON object")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 
+from relume.cli.which import add_run
 from relume.observe.facts import as_json
-from relume.observe.find import LATEST, find_run
+from relume.observe.find import find_run
 from relume.observe.live import OVER, follow
 from relume.observe.observer import Observer
 from relume.observe.report import as_text
@@ -24,15 +24,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="exit codes: 0 the run is told, however it stands; 2 there is no such run",
         allow_abbrev=False,
     )
-    add = result.add_argument
-    add("run", nargs="?", default=LATEST, metavar="RUN", help="a run's id or its folder (default: the latest)")
-    add(
-        "--run-dir-root",
-        type=Path,
-        default=Path("relume-runs"),
-        metavar="DIR",
-        help="where the folders of runs are (default ./relume-runs)",
-    )
+    add_run(result)
     how = result.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="print one JSON object")
     how.add_argument("--watch", action="store_true", help="go on showing it until it ends (Ctrl-C leaves it running)")

@@ -43,7 +43,7 @@ class Admitting(Roster):
 
     def _wanted_members(self, now: tuple[int, ...]) -> tuple[int, ...]:
         """Return who should be in the next view; whoever wants to go stays while too few would be left."""
-        leaving = [rank for rank in now if self._goes(rank)]
+        leaving = [rank for rank in now if self.leaves(rank)]
         # A refusal tells where a member is now, and of a joiner only the last look is known: steps may be short.
         oldest = self._newest_seen() - BEHIND_MAX
         level = [r for r in self._level() if max(self._members[r].step, self._members[r].level or 0) >= oldest]

@@ -206,7 +206,7 @@ class Coordinator(Closing):
         member = self._members[event.rank]
         if not member.alive or member.leaving:
             return
-        here = len([rank for rank in self.alive() if not self._goes(rank)])
+        here = len([rank for rank in self.alive() if not self.leaves(rank)])
         self._withdraw()
         if here > self.workers + self.spares:
             pass  # as many as are wanted stay
@@ -324,7 +324,7 @@ class Coordinator(Closing):
             member.inside = True
             self._out.append(InstallView(rank, view))
         for rank in self.alive():  # it may have promised in its last step: it goes once it hears of a view without it
-            if self._goes(rank) and not self._members[rank].inside:
+            if self.leaves(rank) and not self._members[rank].inside:
                 self._out.append(InstallView(rank, view))
 
     # Too few are left -------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from relume.core.limits import Limits
 from relume.core.members import Loss, Member
 from relume.core.plan import Moved
 from relume.core.staffing import Staffing
+from relume.core.words import plural
 from relume.wire.messages import Ballot, Shape, View
 
 
@@ -63,7 +64,7 @@ class Roster:
 
     def leaves(self, rank: int) -> bool:
         """Return True if the seat's newest process goes by plan."""
-        return self._goes(rank)
+        return bool(self._members[rank].leaving)
 
     def life(self, rank: int) -> int:
         """Return which life the seat's newest process is."""
@@ -82,15 +83,14 @@ class Roster:
     def _level(self) -> list[int]:
         """Return the joiners that stand level."""
         members = self._members
-        return [r for r in self.alive() if members[r].level is not None and not members[r].inside and not self._goes(r)]
+        return [
+            r for r in self.alive() if members[r].level is not None and not members[r].inside and not self.leaves(r)
+        ]
 
     def _replaying(self) -> list[int]:
         """Return the joiners that are about to be level."""
         members = self._members
         return [r for r in self.alive() if members[r].joined and members[r].level is None and not members[r].inside]
-
-    def _goes(self, rank: int) -> bool:
-        return bool(self._members[rank].leaving)
 
     def _newest_begun(self) -> int:
         """Return the newest step that anybody is known to have begun."""
@@ -161,9 +161,9 @@ class Roster:
     def _staff(self, now: float) -> None:
         """Start who is missing and send away who is too many."""
         wanted = self.workers + self.spares
-        here = [rank for rank in self.alive() if not self._goes(rank)]
+        here = [rank for rank in self.alive() if not self.leaves(rank)]
         for rank in self._too_many(here):
-            self._send_away(rank, f"the run goes on with {self.workers} worker{'s' * (self.workers != 1)}")
+            self._send_away(rank, f"the run goes on with {plural(self.workers, 'worker')}")
         for rank, member in self._members.items():
             if len(here) >= wanted:
                 return

@@ -19,12 +19,12 @@ import numpy as np
 import torch
 import xxhash
 
-from relume.arena.layout import MIRROR_WORDS, MIRRORS, ControlLayout
+from relume.arena.layout import ControlLayout
 from relume.errors import StateError
 from relume.state.area import Area, Bytes, area_of, chunk_bounds, pieces
 from relume.state.facts import TensorFacts
 from relume.state.generation import Corrupt, Generation, Torn, skeleton_start
-from relume.state.seen import SKELETON, Seen, combine
+from relume.state.seen import SKELETON, Seen, combine, generations
 from relume.state.tree import dissect, facts, unflatten
 
 Write = Callable[[Callable[[], None]], None]
@@ -53,11 +53,8 @@ class Mirror:
     """
 
     def __init__(self, words: memoryview, layout: ControlLayout, descriptors: tuple[int, int], every: int) -> None:
-        everything = np.frombuffer(words, dtype=np.uint64)
-        self._generations = [
-            Generation(everything[layout.mirror(index) :][:MIRROR_WORDS], descriptors[index])
-            for index in range(MIRRORS)
-        ]
+        parts = zip(generations(words, layout), descriptors, strict=True)
+        self._generations = [Generation(part, descriptor) for part, descriptor in parts]
         self.every = every
         self.faults: tuple[str, ...] = ()
 
@@ -84,12 +81,7 @@ class Mirror:
 
     def state_bytes(self, step: int) -> int:
         """Return the bytes of the state in the mirror of `step`. Raises `StateError` if it is gone."""
-        seen = self._complete(step)
-        return seen.tensor_bytes + seen.skeleton_bytes
-
-    def seconds(self, step: int) -> float:
-        """Return how long the owner of chunk 0, who also wrote the skeleton, was at it. Raises `StateError`."""
-        return self._complete(step).nanoseconds / 1e9
+        return self._complete(step).state_bytes
 
     def host_bytes(self) -> int:
         """Return the bytes of memory that both generations take on this host."""

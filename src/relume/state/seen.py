@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from relume.arena.layout import MIRROR_CHUNKS
+from relume.arena.layout import MIRROR_CHUNKS, MIRROR_WORDS, MIRRORS, ControlLayout
 
 SKELETON = MIRROR_CHUNKS
 """The skeleton's chunk comes after those of the tensors."""
@@ -21,6 +21,12 @@ CLAIM = 1 << 63
 """A chunk that is being written has a random number with this bit for a seal."""
 
 Words = npt.NDArray[np.uint64]
+
+
+def generations(words: memoryview, layout: ControlLayout) -> list[Words]:
+    """Return the words of each generation, as they change."""
+    everything: Words = np.frombuffer(words, dtype=np.uint64)
+    return [everything[layout.mirror(index) :][:MIRROR_WORDS] for index in range(MIRRORS)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from relume.agent import template as template_module
 from relume.agent.priority import may_lower, restore_priority
 from relume.agent.spawn import FreshInterpreter, python_command
 from relume.agent.template import Template, import_path, runs
-from tests.newborns import LIGHT, SOURCES, Warm, finish
+from tests.newborns import LIGHT, SOURCES, Warm, finish, warm_in
 
 NAMED = "import os, sys\nprint(sys.argv, __name__, "
 NAMED += "__file__, __spec__ and __spec__.name, __package__, __cached__, sys.path[0])\n"
@@ -46,15 +46,9 @@ ENDINGS = {
 
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory):
-    """A template for script.py, which each test writes anew, in the folder that this process is in meanwhile."""
-    here = Path.cwd()
-    os.chdir(tmp_path_factory.mktemp("warm"))
-    try:
-        Path("script.py").touch()
-        with Warm(["./script.py", "one", "--two"], imports=False) as warm:
-            yield warm
-    finally:
-        os.chdir(here)
+    """A template for script.py, which each test writes anew."""
+    with warm_in(tmp_path_factory.mktemp("warm"), ["./script.py", "one", "--two"], imports=False) as warm:
+        yield warm
 
 
 @pytest.fixture

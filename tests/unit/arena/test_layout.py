@@ -88,7 +88,7 @@ def test_bytes_of_the_data_part_have_one_meaning_each(shape, workers, kept, data
             assert start % PAGE == 0, f"{name} starts on no page"
     apart(regions, layout.size)
     assert layout.note(0, 0) % WORD == 0
-    assert layout.eager_bytes <= layout.size
+    assert layout.eager_bytes(layout.workers) <= layout.size
 
 
 @given(shapes)

@@ -33,7 +33,7 @@ def allocated(descriptor):
 def test_only_what_is_eager_takes_memory(descriptor):
     memory.reserve(descriptor, LAYOUT)
     assert os.fstat(descriptor).st_size == LAYOUT.size
-    assert LAYOUT.eager_bytes <= allocated(descriptor) < LAYOUT.eager_bytes + (1 << 20)
+    assert LAYOUT.eager_bytes(LAYOUT.workers) <= allocated(descriptor) < LAYOUT.eager_bytes(LAYOUT.workers) + (1 << 20)
     assert slots_max(64) > SLOTS_EAGER
 
 
@@ -72,7 +72,7 @@ def test_no_room_is_said_before_anything_is_taken(descriptor, monkeypatch):
     with pytest.raises(MemoryShortage) as caught:
         memory.reserve(descriptor, LAYOUT)
     text = str(caught.value)
-    needed = f"the arena needs {LAYOUT.eager_bytes / 2**20:.0f} MiB and 1 MiB are available"
+    needed = f"the arena needs {LAYOUT.eager_bytes(LAYOUT.workers) / 2**20:.0f} MiB and 1 MiB are available"
     for part in (needed, "one gradient is 1.0 MiB", "2 for each of 3 workers", "2 results", "--workers"):
         assert part in text
     assert isinstance(caught.value, MemoryError)

@@ -18,14 +18,6 @@ from tests.unit.tools.records import DEATH, STEPS, TOOL, Folder, line, state, to
 
 
 @pytest.fixture
-def reference(tmp_path):
-    folder = Folder(tmp_path / "reference")
-    folder.lines[0] = [line(0, step, [0], [1, 0], "plain") for step in range(STEPS)]
-    folder.finals[0] = {"step": STEPS - 1, "state": state()}
-    return folder
-
-
-@pytest.fixture
 def fleet(tmp_path):
     """Three workers; worker 1 died in step 7, which worker 0 had taken in the old view."""
     folder = Folder(tmp_path / "fleet")

@@ -32,14 +32,6 @@ def at(fleet, name, step):
 
 
 @pytest.fixture
-def reference(tmp_path):
-    folder = Folder(tmp_path / "reference")
-    folder.lines[0] = [line(0, step, [0], [1, 0], "plain") for step in range(STEPS)]
-    folder.finals[0] = {"step": STEPS - 1, "state": state()}
-    return folder
-
-
-@pytest.fixture
 def fleet(tmp_path):
     folder = Folder(tmp_path / "fleet")
     for rank in (0, 2):
