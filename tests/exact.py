@@ -24,6 +24,8 @@ from tests.oracle import Scenario, Trace
 
 torch.set_num_threads(1)  # a process that forks workers must have no pool of threads
 CHILD_S_MAX = 60
+SINGLE_BACKWARD = False
+"""What runs say of themselves; a test may set it."""
 LOGGED = ("loss", "tokens")
 _SPEC = importlib.util.spec_from_file_location("relume_tools_verify", Path(__file__).parents[1] / "tools" / "verify.py")
 verify = importlib.util.module_from_spec(_SPEC)
@@ -52,7 +54,7 @@ def train(scenario: Scenario, shards: int, into: Path) -> None:
     size = {} if scenario.stream else {"global_batch_size": scenario.batch}
     data = relume.Shards(scenario.source, shards=shards, **size, **scenario.options)
     trace: Trace = {"grads": [], "means": []}
-    for step in run.steps(data, total=scenario.steps):
+    for step in run.steps(data, total=scenario.steps, single_backward=SINGLE_BACKWARD):
         tape = RelumeTape(step)
         for batch in step:
             scenario.shard(objects, batch, tape)

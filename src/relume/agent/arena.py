@@ -13,6 +13,7 @@ from relume.arena.layout import (
     ControlLayout,
     DataLayout,
     block_bounds,
+    slots_max,
 )
 from relume.arena.progress import Moment, Pulse
 from relume.core.plan import Inventory
@@ -81,7 +82,8 @@ class Arena:
         self._data = DataLayout(shape, self._layout.workers, self._layout.kept)
         size = memory.reserve(self.data_fd, self._data, workers)
         self._seated = workers
-        self._seals = Seals(self.words, self._layout, len(block_bounds(shape.gradient_bytes)))
+        blocks, slots = len(block_bounds(shape.gradient_bytes)), slots_max(shape.shards)
+        self._seals = Seals(self.words, self._layout, blocks, slots)
         return size
 
     def seat(self, rank: int) -> None:

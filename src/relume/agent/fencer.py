@@ -9,12 +9,16 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 from relume.agent.fence import is_fenced, kill_group
 from relume.agent.worker import Worker
 
-POLL_S = 0.0005
+LOOKS, NAP_S = 5, 0.0001
+"""So often it is looked again very soon, each time after what else there is to do: where cores are idle, the threads of
+a dying worker need 0.1 ms to be on their way out, and the loop itself cannot sleep for less than a millisecond."""
+POLL_S = 0.001
 LAST_WORDS_S = 5.0
 """A worker whose script raised has this long for its own clean-up; it writes nothing in the arena meanwhile."""
 
@@ -37,7 +41,7 @@ class Fencer:
             loop.call_later(LAST_WORDS_S, self._end_by_force, worker)
             return
         kill_group(worker.pid)
-        loop.call_soon(self._poll, worker)
+        loop.call_soon(self._poll, worker, LOOKS)
 
     def note(self, worker: Worker) -> None:
         """It can write no more: it is known to be fenced, or its process has ended."""
@@ -54,13 +58,16 @@ class Fencer:
             burner.kill()
             burner.wait()
 
-    def _poll(self, worker: Worker) -> None:
+    def _poll(self, worker: Worker, looks: int) -> None:
         if worker.fenced:
             return
         if worker.wait_status is not None or is_fenced(worker.pid):
             self.note(worker)
+        elif looks:
+            time.sleep(NAP_S)
+            asyncio.get_running_loop().call_soon(self._poll, worker, looks - 1)
         else:
-            asyncio.get_running_loop().call_later(POLL_S, self._poll, worker)
+            asyncio.get_running_loop().call_later(POLL_S, self._poll, worker, 0)
 
     def _end_by_force(self, worker: Worker) -> None:
         if worker.wait_status is None and not self._closed:

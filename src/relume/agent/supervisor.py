@@ -37,6 +37,8 @@ from relume.agent.standing import scale_refusal, worker_lines
 from relume.agent.status import StatusServer
 from relume.agent.vigil import Ears, Vigil, begun
 from relume.agent.worker import Worker, cause_of_exit, oom_kills, raised_cause
+from relume.arena.knell import Listener
+from relume.arena.prompt import be_prompt
 from relume.core import events as core
 from relume.core.coordinator import Coordinator, State
 from relume.core.limits import Limits
@@ -96,6 +98,7 @@ class Supervisor:
         )
         self._fencer = Fencer(self._fenced, burner=settings.burner)
         self._gate = Gate(self._arena, self._core.party, self._let_in, self._turn_away)
+        self._knells = Listener(self._arena.words, self._arena.layout, self._on_knell)
         ears = Ears(self._tell, self._doomed, self._core.party)
         self._vigil = Vigil(settings.hang_timeout_s, self._workers, self._arena, ears)
         self._desk = IncidentDesk(self._find, self._arena, self._event, terminal.say)
@@ -142,6 +145,7 @@ class Supervisor:
 
     async def run(self) -> Result:
         """Start the workers and serve them until the run is over."""
+        be_prompt()
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._on_defect)
         self._pipes = Pipes(self._loop, self._take_output)
@@ -157,6 +161,7 @@ class Supervisor:
             await self._resume()
             self._dir.link_latest()  # not before: a run that is refused hides no other
             self._guard = Guard(settings.run_dir)
+            self._knells.start()
             for rank in range(settings.workers + settings.spares):
                 self._welcome(self._launcher.cold(Order(rank, 0)))
             if self._template is not None:
@@ -245,6 +250,7 @@ class Supervisor:
                     self._loop.remove_reader(descriptor)
             self._pipes.close(worker)
         self._fencer.close()
+        self._knells.close()
         if self._guard is not None:
             self._guard.close()
         done = max((self._arena.moment(rank).taken + 1 for rank in self._workers), default=0)
@@ -407,6 +413,12 @@ class Supervisor:
     def _turn_away(self, worker: Worker, why: str) -> None:
         self._lost(worker, core.Cause("profile", why))
 
+    def _on_knell(self, rank: int) -> None:
+        """A worker's knell tolls, in the listener's thread: it has begun to die, or to become another program."""
+        del rank  # who is doomed, and of what, is seen by looking
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._vigil.look_for_doomed)
+
     def _on_exit(self, worker: Worker) -> None:
         self._loop.remove_reader(worker.pidfd)
         kill_group(worker.pid)  # what it started goes with it; its pid is still its own, as it is not waited for yet
@@ -448,24 +460,30 @@ class Supervisor:
     # What is done about it --------------------------------------------------------------------------------------
 
     def _tell(self, event: core.Event) -> None:
-        """Tell the coordinator and do what it answers."""
+        """Tell the coordinator and do what it answers: first what workers wait for, then what people are told."""
         if self._result is not None:
             return
-        for instruction in self._core.handle(event, time.monotonic()):
+        instructions = self._core.handle(event, time.monotonic())
+        for instruction in instructions:
+            self._do_at_once(instruction)
+        for instruction in instructions:
             self._do(instruction)
 
-    def _do(self, instruction: core.Instruction) -> None:  # noqa: C901, PLR0912 - one flat case per instruction
+    def _do_at_once(self, instruction: core.Instruction) -> None:
         addressed = translate.message(instruction)
         if addressed is not None:
             self._send(*addressed)
         match instruction:
-            case core.Reserve(shape):
-                self._reserve(shape)
             case core.Fence(rank):
                 self._fence(rank)
             case core.Count(ballot):
                 inventory = self._arena.inventory(self._core.alive())
                 self._loop.call_soon(self._tell, core.Counted(ballot, inventory))
+
+    def _do(self, instruction: core.Instruction) -> None:  # noqa: C901 - one flat case per instruction
+        match instruction:
+            case core.Reserve(shape):
+                self._reserve(shape)
             case core.InstallView(rank, view) if rank == view.main:
                 self._on_view(view)
             case core.StartWorker(rank, life):

@@ -38,11 +38,13 @@ NOTE_LOG_BYTES = 4096
 
 HEADER_WORDS = 8
 PROGRESS_WORDS = 24
+OPEN_WORDS = 4
+"""What is whole of the leaf that a worker is at (`reduce.opened`)."""
 RECORDER_ENTRIES = 512
 RECORDER_ENTRY_WORDS = 4
 MIRROR_WORDS = 2 * (MIRROR_CHUNKS + 1) + 6
 """A seal and a digest per chunk, and a few words about the whole."""
-_WORKER_WORDS = PROGRESS_WORDS + SLOT_WORDS + RECORDER_ENTRIES * RECORDER_ENTRY_WORDS
+_WORKER_WORDS = PROGRESS_WORDS + SLOT_WORDS + OPEN_WORDS + RECORDER_ENTRIES * RECORDER_ENTRY_WORDS
 
 
 def round_up(size: int, unit: int) -> int:
@@ -69,9 +71,13 @@ class ControlLayout:
         """Return where the slot seals of `rank` start."""
         return self.progress(rank) + PROGRESS_WORDS
 
+    def opened(self, rank: int) -> int:
+        """Return where the words about the leaf that `rank` is at start."""
+        return self.seals(rank) + SLOT_WORDS
+
     def recorder(self, rank: int) -> int:
         """Return where the flight recorder of `rank` starts."""
-        return self.seals(rank) + SLOT_WORDS
+        return self.opened(rank) + OPEN_WORDS
 
     def blocks(self, result: int) -> int:
         """Return where the block seals of result buffer `result` start."""
@@ -123,8 +129,8 @@ class DataLayout:
 
     @property
     def note_size(self) -> int:
-        """Bytes of one leaf's note: seal, weight, length of its logs, presence bits, logs."""
-        return round_up(3 * WORD + -(-self.shape.parameters // 8) + NOTE_LOG_BYTES, WORD)
+        """Bytes of one leaf's note: seal, weight, factor, length of its logs, presence bits, logs."""
+        return round_up(4 * WORD + -(-self.shape.parameters // 8) + NOTE_LOG_BYTES, WORD)
 
     def result(self, index: int) -> int:
         """Return where result buffer `index` starts."""

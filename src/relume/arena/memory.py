@@ -7,15 +7,18 @@ not inherited by forked data loaders. A run of one worker without an agent uses 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import mmap
 import os
 import platform
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
-from relume.arena.layout import RESULTS, SLOTS_EAGER, DataLayout
+from relume.arena.layout import KEPT_BEYOND, RESULTS, SLOTS_EAGER, DataLayout
 from relume.errors import MemoryShortage
 
 if sys.platform != "win32":
@@ -24,7 +27,15 @@ if sys.platform != "win32":
 _F_ADD_SEALS, _F_SEAL_SHRINK = 1033, 2
 _MAP_NORESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000 if platform.machine() in {"x86_64", "aarch64"} else 0)
 """Python has no name for it before 3.13."""
-_HEADROOM = 256 << 20
+HEADROOM = 256 << 20
+"""What is left to others: nobody takes the host's last memory for something that it can do without."""
+MIB = 1 << 20
+
+_CGROUPS = Path("/proc/self/cgroup")
+_CGROUP_2 = Path("/sys/fs/cgroup")
+_NAMES_2 = ("memory.max", "memory.current", "inactive_file ", "active_file ")
+_CGROUP_1 = _CGROUP_2 / "memory"
+_NAMES_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ", "total_active_file ")
 
 
 def create(name: str, size: int = 0) -> int:
@@ -43,7 +54,7 @@ def reserve(descriptor: int, layout: DataLayout, seats: int | None = None) -> in
     """
     seats, available = layout.workers if seats is None else seats, available_bytes()
     needed = layout.eager_bytes(seats)
-    if needed + _HEADROOM > available:
+    if needed + HEADROOM > available:
         raise MemoryShortage(_shortage(layout, seats, needed, available))
     try:
         os.ftruncate(descriptor, layout.size)
@@ -58,28 +69,35 @@ def reserve(descriptor: int, layout: DataLayout, seats: int | None = None) -> in
     return needed
 
 
-def grow(descriptor: int, offset: int, size: int) -> None:
-    """Allocate a slot beyond the eager ones before it is first written. Raises `MemoryShortage`."""
+def grow(descriptor: int, offset: int, size: int, purpose: str = "another slot") -> None:
+    """Allocate a slot beyond the eager ones before it is first written. Raises `MemoryShortage`.
+
+    `purpose`: what it is for, in the message.
+    """
     try:
         os.posix_fallocate(descriptor, offset, size)
     except OSError as error:
-        text = f"the arena needs {size / 2**20:.1f} MiB more for another slot and the host has no memory left"
-        raise MemoryShortage(text) from error
+        raise MemoryShortage(_no_growth(size, purpose)) from error
 
 
-def attach(descriptor: int, size: int) -> mmap.mmap:
-    """Map `size` bytes of a memfd, shared, and not into forked children.
+def attach(descriptor: int, size: int, purpose: Literal["arena", "mirror"] = "arena") -> mmap.mmap:
+    """Map `size` bytes of a memfd, shared, and not into forked children. `purpose`: what they are, in the message.
 
     Only `close` unmaps it, never the garbage collector: not under a live tensor, and not in a forked child, which does
-    not have this map and would unmap whatever it has in its place.
+    not have this map and would unmap whatever it has in its place. Raises `MemoryShortage`.
     """
     try:
         memory = mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
     except OSError as error:
-        raise MemoryShortage(_no_address_space(size)) from error
+        raise MemoryShortage(_no_address_space(size, purpose)) from error
+    keep_mapped(memory)
+    return memory
+
+
+def keep_mapped(memory: mmap.mmap) -> None:
+    """See to it that the garbage collector never unmaps `memory`, and that forked children do not have it."""
     memory.madvise(mmap.MADV_DONTFORK)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
-    return memory
 
 
 def private(size: int) -> mmap.mmap:
@@ -93,46 +111,108 @@ def private(size: int) -> mmap.mmap:
             return mmap.mmap(-1, size, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
         return mmap.mmap(-1, size)
     except OSError as error:
-        raise MemoryShortage(_no_address_space(size)) from error
+        raise MemoryShortage(_no_address_space(size, "arena")) from error
 
 
 def available_bytes() -> int:
-    """Return how much memory this process could still get: the host's, or its cgroup's if that is less."""
-    available = _meminfo("MemAvailable")
-    for limit_path, usage_path in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        try:
-            limit = int(Path(limit_path).read_text())
-            available = min(available, limit - int(Path(usage_path).read_text()))
-        except (OSError, ValueError):
-            continue  # no such controller here, or "max"
-    return available
+    """Return how much memory this process could still get: the host's, or what one of its cgroups leaves if less."""
+    host = _field(Path("/proc/meminfo"), "MemAvailable:", 1 << 52) << 10
+    return max(0, min([host, *_left_by_cgroups()]))
 
 
-def _meminfo(field: str) -> int:
-    with Path("/proc/meminfo").open() as lines:
+def _left_by_cgroups() -> Iterator[int]:
+    """Yield what each cgroup around this process leaves, where it has a limit.
+
+    What it has cached of files counts as used there, and goes when it is needed: otherwise a container that has read
+    its dataset once would look full for ever.
+    """
+    try:
+        lines = _CGROUPS.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", maxsplit=2)
+        if not controllers:
+            yield from _left_on_the_way(_CGROUP_2, path, _NAMES_2)
+        elif "memory" in controllers.split(","):
+            yield from _left_on_the_way(_CGROUP_1, path, _NAMES_1)
+
+
+def _left_on_the_way(root: Path, path: str, names: tuple[str, str, str, str]) -> Iterator[int]:
+    """Yield what is left by the cgroup at `path` and by each one that it is in.
+
+    A container may see its own cgroup as the root, and be told the path that it has outside: that one is not there.
+    """
+    limit, used, *cached = names
+    inner = root / path.lstrip("/")
+    for folder in (inner, *inner.parents):
+        with contextlib.suppress(OSError, ValueError):  # no such controller here, or "max"
+            left = int((folder / limit).read_text()) - int((folder / used).read_text())
+            yield left + sum(_field(folder / "memory.stat", label, 0) for label in cached)
+        if folder == root:
+            return
+
+
+def _field(path: Path, label: str, default: int) -> int:
+    """Return the number behind `label` at the beginning of a line of a file."""
+    with contextlib.suppress(OSError), path.open() as lines:
         for line in lines:
-            if line.startswith(field + ":"):
-                return int(line.split()[1]) << 10
-    return 1 << 62
+            if line.startswith(label):
+                return int(line.removeprefix(label).split()[0])
+    return default
 
 
 def _shortage(layout: DataLayout, seats: int, needed: int, available: int) -> str:
-    mib = 2**20
-    gradient = layout.gradient_size / mib
+    gradient, results = layout.gradient_size, layout.kept * layout.gradient_size
+    beside = layout.slots_start - results
+    slots = seats * SLOTS_EAGER * gradient
+    room = available - HEADROOM
+    ways = [_fewer_workers(seats, (room - layout.slots_start) // (SLOTS_EAGER * gradient))]
+    if layout.kept > RESULTS:
+        ways.append(_fewer_results((room - slots) // (layout.slots_start // layout.kept)))
+    ways.append("a model with fewer trainable parameters, or of a smaller dtype")
     return (
-        f"the arena needs {needed / mib:.0f} MiB and {available / mib:.0f} MiB are available on this host: "
-        f"one gradient is {gradient:.1f} MiB, and the arena holds {SLOTS_EAGER} for each of {seats} workers "
-        f"and {layout.kept} results. Use fewer workers on this host (--workers)"
-        + (", mirror more often (--mirror-every)" if layout.kept > RESULTS else "")
-        + ", or a model with fewer trainable parameters"
+        f"the arena needs {mib(needed)} and {mib(available)} are available on this host, {mib(HEADROOM)} of them for "
+        f"others: one gradient is {mib(gradient)}, and the arena holds {SLOTS_EAGER} for each of {seats} workers, "
+        f"spares included ({mib(slots)}), and {layout.kept} results ({mib(results)}"
+        + (f"; their buffers and notes {mib(beside)}" if beside >= MIB else "")
+        + f"). Use {'; '.join(ways[:-1])}; or {ways[-1]}"
     )
 
 
-def _no_address_space(size: int) -> str:
+def _fewer_workers(seats: int, fit: int) -> str:
+    return "fewer workers on this host (--workers)" + (f": {fit} with spares would fit" if 1 <= fit < seats else "")
+
+
+def _fewer_results(fit: int) -> str:
+    """A mirror every K steps keeps K + KEPT_BEYOND results; K is at least 2."""
+    if fit >= KEPT_BEYOND + 2:
+        return (
+            f"more frequent mirrors (--mirror-every {fit - KEPT_BEYOND} would fit, without the mirror's own two states)"
+        )
+    if fit >= RESULTS:
+        return "no mirror (--mirror-every 0 would fit; lost workers then do not come back)"
+    return "more frequent mirrors (--mirror-every)"
+
+
+def _no_growth(size: int, purpose: str) -> str:
     return (
-        f"the arena needs {size / 2**20:.0f} MiB of address space and the system gives none (most of it is for slots "
-        "that are never used). Raise the limit (ulimit -v), or use fewer shards or workers"
+        f"the arena needs {mib(size)} more for {purpose} and the host has no memory left ({mib(available_bytes())} are "
+        "available): a slot holds one gradient, and whoever has many shards in one step needs more than two. Use fewer "
+        "workers on this host (--workers), fewer shards (--shards), or more frequent mirrors (--mirror-every)"
     )
+
+
+def _no_address_space(size: int, purpose: str) -> str:
+    less, known = "fewer shards (--shards) or workers (--max-workers)", "most of it is for slots that are never used"
+    if purpose != "arena":
+        less, known = f"no {purpose} (--{purpose}-every 0)", "one generation of the protected state"
+    return (
+        f"the {purpose} needs {mib(size)} of address space and the system gives none ({known}). "
+        f"Raise the limit (ulimit -v), or use {less}"
+    )
+
+
+def mib(size: int) -> str:
+    """Return a size as people read it."""
+    return f"{size / MIB:.0f} MiB" if size >= 10 * MIB or size % MIB == 0 else f"{size / MIB:.1f} MiB"

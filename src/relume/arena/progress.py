@@ -35,8 +35,9 @@ PHASES: Final = (
     "replay",
     "mirror",
     "admission",
+    "early",
 )
-_BACKGROUND: Final = frozenset({"view", "admission"})
+_BACKGROUND: Final = frozenset({"view", "admission", "early"})
 _CODE = {name: code for code, name in enumerate(PHASES)}
 _COUNTER, _PHASE, _STEP, _SHARD, _SINCE, _TAKEN, _PID, _KILLED, _LEFT, _PULSES = range(10)
 NO_SHARD = -1

@@ -16,6 +16,12 @@ import torch
 
 from relume.arena.layout import ALIGNMENT, round_up
 
+SMALL_BYTES = 32 << 10
+"""Up to here it costs more to find a parameter's place than to write it twice (see `train.leaf`)."""
+
+_SMALL_DTYPES = (torch.float32, torch.float64)
+"""Adding to -0.0 gives back every bit of these, NaNs too. Half precision goes through another type on the way."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -27,6 +33,7 @@ class Entry:
     strides: tuple[int, ...]
     offset: int
     size: int
+    small: bool
 
     @property
     def end(self) -> int:
@@ -44,17 +51,22 @@ class Run:
 
 
 class GradientLayout:
-    """The layout for a list of named parameters, in their order within each dtype."""
+    """The layout for a list of named parameters: by dtype, the small ones last, else in their order.
+
+    `order[i]` is the place of entry i in that list.
+    """
 
     def __init__(self, parameters: Sequence[tuple[str, torch.Tensor]]) -> None:
         dtypes = list(dict.fromkeys(parameter.dtype for _, parameter in parameters))
-        self.order = [i for dtype in dtypes for i, (_, p) in enumerate(parameters) if p.dtype == dtype]
+        places = [i for dtype in dtypes for i, (_, p) in enumerate(parameters) if p.dtype == dtype]
+        small = [_is_small(parameter) for _, parameter in parameters]
+        self.order = sorted(places, key=lambda i: (dtypes.index(parameters[i][1].dtype), small[i]))
         self.entries: list[Entry] = []
         offset = 0
         for index in self.order:
             name, parameter = parameters[index]
             size = parameter.numel() * parameter.element_size()
-            entry = Entry(name, parameter.dtype, parameter.shape, dense_strides(parameter), offset, size)
+            entry = Entry(name, parameter.dtype, parameter.shape, dense_strides(parameter), offset, size, small[index])
             self.entries.append(entry)
             offset += round_up(size, ALIGNMENT)
         self.size = offset
@@ -79,14 +91,30 @@ class GradientLayout:
                 yield Run(entry.dtype, entry.offset, entry.end)
 
     def views(self, memory: torch.Tensor) -> list[torch.Tensor]:
-        """Return one view per entry into `memory`, `size` bytes as uint8, with the parameters' strides."""
-        flats = {run.dtype: (run.start, memory[run.start : run.end].view(run.dtype)) for run in self.runs}
-        views = []
-        for entry in self.entries:
-            start, flat = flats[entry.dtype]
-            place = flat.storage_offset() + (entry.offset - start) // entry.dtype.itemsize
-            views.append(flat.as_strided(entry.shape, entry.strides, place))
-        return views
+        """Return one view per entry into `memory`, `size` bytes as uint8, with the parameters' strides.
+
+        Each has a version of its own (`Tensor._version`), so that it can be told whether it was written to.
+        """
+        storage, start = memory.untyped_storage(), memory.storage_offset()
+        return [
+            torch.empty(0, dtype=entry.dtype).set_(
+                storage, (start + entry.offset) // entry.dtype.itemsize, entry.shape, entry.strides
+            )
+            for entry in self.entries
+        ]
+
+    def small(self, memory: torch.Tensor) -> list[torch.Tensor]:
+        """Return the stretches of `memory` in which the small parameters stand, one per dtype that has any."""
+        stretches = []
+        for dtype, group in groupby((entry for entry in self.entries if entry.small), key=lambda entry: entry.dtype):
+            members = list(group)
+            stretches.append(memory[members[0].offset : members[-1].end].view(dtype))
+        return stretches
+
+
+def _is_small(parameter: torch.Tensor) -> bool:
+    size = parameter.numel() * parameter.element_size()
+    return size <= SMALL_BYTES and parameter.dtype in _SMALL_DTYPES and parameter.device.type == "cpu"
 
 
 def dense_strides(parameter: torch.Tensor) -> tuple[int, ...]:

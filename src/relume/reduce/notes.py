@@ -19,9 +19,9 @@ import numpy.typing as npt
 from relume.arena.layout import NOTE_LOG_BYTES, WORD, DataLayout
 from relume.errors import StepError
 
-_HEAD = struct.Struct("<dQ")
+_HEAD = struct.Struct("<ddQ")
 _HEAD_AT = WORD
-_BITS_AT = _HEAD_AT + 2 * WORD
+_BITS_AT = _HEAD_AT + 3 * WORD
 _logs = msgspec.msgpack.Decoder(dict[str, float])
 _encode = msgspec.msgpack.Encoder(order="sorted").encode
 
@@ -30,11 +30,16 @@ Presence = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """`weight` 0.0 means that the shard is absent. `present[i]`: parameter i has a gradient. `logs`: name to mean."""
+    """`weight` 0.0 means that the shard is absent. `present[i]`: parameter i has a gradient. `logs`: name to mean.
+
+    `factor`: what the gradient in the slot is to be multiplied by to be the leaf. Usually that is the weight: who sums
+    does it on the way, in the cache.
+    """
 
     weight: float
     present: Presence
     logs: dict[str, float]
+    factor: float = 1.0
 
 
 class Notes:
@@ -61,7 +66,7 @@ class Notes:
             )
             raise StepError(text + " fit. Log fewer names in step.log")
         at = self._layout.note(step % self._kept, shard)
-        _HEAD.pack_into(self._memory, at + _HEAD_AT, note.weight, len(logs))
+        _HEAD.pack_into(self._memory, at + _HEAD_AT, note.weight, note.factor, len(logs))
         at += _BITS_AT
         self._memory[at : at + self._bits] = np.packbits(note.present).tobytes()
         self._memory[at + self._bits : at + self._bits + len(logs)] = logs
@@ -96,12 +101,12 @@ class Notes:
         return self._layout.note(step % self._kept, shard) // WORD
 
     def _decode(self, memory: memoryview, at: int) -> Note:
-        weight, length = _HEAD.unpack_from(memory, at + _HEAD_AT)
+        weight, factor, length = _HEAD.unpack_from(memory, at + _HEAD_AT)
         at += _BITS_AT
         bits = np.frombuffer(memory, dtype=np.uint8, count=self._bits, offset=at)
         present = np.unpackbits(bits, count=self._count).astype(bool)
         logs = _logs.decode(bytes(memory[at + self._bits : at + self._bits + length])) if length else {}
-        return Note(weight, present, logs)
+        return Note(weight, present, logs, factor)
 
 
 def union(notes: Sequence[Note]) -> Presence:

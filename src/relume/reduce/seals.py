@@ -32,11 +32,11 @@ def unpack(word: int) -> tuple[int, Range]:
 
 
 class Seals:
-    """All seals of the arena, as one process sees them."""
+    """All seals of the arena, as one process sees them: so many `blocks` of a result, so many `slots` of a worker."""
 
-    def __init__(self, words: memoryview, layout: ControlLayout, blocks: int) -> None:
+    def __init__(self, words: memoryview, layout: ControlLayout, blocks: int, slots: int = SLOT_WORDS) -> None:
         everything: Words = np.frombuffer(words, dtype=np.uint64)
-        self._slots = [everything[layout.seals(r) :][:SLOT_WORDS] for r in range(layout.workers)]
+        self._slots = [everything[layout.seals(r) :][:SLOT_WORDS][:slots] for r in range(layout.workers)]
         self._blocks = [everything[layout.blocks(i) :][:BLOCKS_MAX][:blocks] for i in range(layout.kept)]
         self._kept = layout.kept
         self.blocks = blocks
@@ -48,9 +48,9 @@ class Seals:
     def sealed(self, step: int) -> Iterator[tuple[int, int, Range]]:
         """Yield (rank, slot, node) for every sealed node of `step`, the dead's included."""
         for rank, words in enumerate(self._slots):
-            seen = words.copy()  # each word is read once: its owner may unseal it meanwhile
-            for index in np.flatnonzero(seen >> np.uint64(2 * _BITS) == step + 1).tolist():
-                yield rank, index, unpack(int(seen[index]))[1]
+            for index, word in enumerate(words.tolist()):  # each is read once: its owner may unseal it meanwhile
+                if word >> (2 * _BITS) == step + 1:
+                    yield rank, index, unpack(word)[1]
 
     def unseal_block(self, step: int, block: int) -> None:
         """Say that `block` is about to be written for `step`: whoever reads the older result there can tell."""
@@ -64,6 +64,11 @@ class Seals:
         """True if `block` of `step` is whole."""
         return int(self._blocks[step % self._kept][block]) == step + 1
 
+    def unsealed(self, step: int, blocks: list[int]) -> list[int]:
+        """Return those of `blocks` that are not whole for `step`."""
+        words = self._blocks[step % self._kept].tolist()
+        return [block for block in blocks if words[block] != step + 1]
+
     def complete(self, step: int) -> bool:
         """True if every block of `step` is sealed."""
         return bool((self._blocks[step % self._kept] == step + 1).all())
@@ -74,9 +79,9 @@ class Seals:
 
     def newest_complete(self) -> int:
         """Return the newest step whose blocks are all sealed, or -1."""
-        newest = -1
+        newest = 0
         for words in self._blocks:
             first = int(words[0])
-            if first and bool((words == first).all()):
-                newest = max(newest, first - 1)
-        return newest
+            if first > newest and bool((words == first).all()):
+                newest = first
+        return newest - 1

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter, eq, is_
 
 import torch
 from torch import nn
@@ -71,6 +72,45 @@ def pack(tensor: torch.Tensor) -> Packed:
     return (dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.device.type, flags)
 
 
+class Looks:
+    """All that `pack` goes by, of many tensors at once: told again for much less than `pack` takes. It holds no tensor.
+
+    `detached`: of tensors that are kept without their gradient's part, whose flags are none whatever they are.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor], *, detached: bool) -> None:
+        self._kinds, self._dtypes, self._layouts = (
+            [*map(type, tensors)],
+            [*map(_dtype, tensors)],
+            {*map(_layout, tensors)},
+        )
+        self._sizes, self._strides = [*map(_size, tensors)], [*map(_stride, tensors)]
+        self._devices = None if all(map(_on_cpu, tensors)) else [*map(_device, tensors)]
+        self._flags = None if detached or not any(map(_wants, tensors)) else [*map(_flags, tensors)]
+        self._detached = detached
+
+    def same(self, tensors: Sequence[torch.Tensor], *, detached: bool) -> bool:
+        """True if these look the same. Nothing is kept while that is found out: garbage in heaps has its own price."""
+        if detached != self._detached or len(tensors) != len(self._kinds) or self._layouts != {*map(_layout, tensors)}:
+            return False
+        if self._flags is None:
+            same_flags = detached or not any(map(_wants, tensors))
+        else:
+            same_flags = all(map(eq, map(_flags, tensors), self._flags))
+        if self._devices is None:
+            same_devices = all(map(_on_cpu, tensors))
+        else:
+            same_devices = all(map(eq, map(_device, tensors), self._devices))
+        return (
+            same_flags
+            and same_devices
+            and all(map(is_, map(type, tensors), self._kinds))
+            and all(map(is_, map(_dtype, tensors), self._dtypes))
+            and all(map(eq, map(_size, tensors), self._sizes))
+            and all(map(eq, map(_stride, tensors), self._strides))
+        )
+
+
 def place(packed: Iterable[Packed]) -> list[TensorFacts]:
     """Return the facts with every tensor's place in the concatenation."""
     found: list[TensorFacts] = []
@@ -125,6 +165,12 @@ def alike(one: torch.Tensor, other: torch.Tensor) -> bool:
         and one.device.type == other.device.type
         and 0 not in one.stride()
     )
+
+
+_wants, _flags = attrgetter("requires_grad"), attrgetter("requires_grad", "is_leaf")
+_size, _stride = torch.Tensor.size, torch.Tensor.stride
+_on_cpu, _device = attrgetter("is_cpu"), attrgetter("device.type")
+_layout, _dtype = attrgetter("layout"), attrgetter("dtype")
 
 
 def _once(tensor: torch.Tensor) -> torch.Tensor:

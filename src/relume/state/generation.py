@@ -29,7 +29,6 @@ from relume.state.facts import total
 from relume.state.seen import CHUNKS, CLAIM, DIGESTS, NANOSECONDS, SKELETON, SKELETON_BYTES, TENSOR_BYTES, Seen, Words
 from relume.state.tree import facts
 
-_HEADROOM = 256 << 20
 _IOV_MAX = 512
 
 
@@ -73,7 +72,7 @@ class Generation:
         if status.st_size < size:
             # Others may be at the same: what they have allocated by now is missing in what is available.
             missing, available = size - status.st_blocks * 512, memory.available_bytes()
-            if missing + _HEADROOM > available:
+            if missing + memory.HEADROOM > available:
                 raise MemoryShortage(_shortage(size, missing, available))
             try:
                 os.posix_fallocate(self._descriptor, 0, size)
@@ -83,7 +82,7 @@ class Generation:
             self._bytes = np.empty(0, dtype=np.uint8)
             if self._map is not None:
                 self._map.close()
-            self._map = memory.attach(self._descriptor, os.fstat(self._descriptor).st_size)
+            self._map = memory.attach(self._descriptor, os.fstat(self._descriptor).st_size, "mirror")
             self._bytes = np.frombuffer(self._map, dtype=np.uint8)
         return self._bytes
 
@@ -168,9 +167,10 @@ class Generation:
 
 
 def _shortage(size: int, missing: int, available: int) -> str:
-    mib = 2**20
     return (
-        f"the mirror needs {missing / mib:.0f} MiB more and {available / mib:.0f} MiB are available on this host: the "
-        f"protected state is {size / mib:.0f} MiB, and two generations of it are kept. Use a machine with more memory, "
-        f"or go without the mirror (--mirror-every 0): lost workers then do not come back"
+        f"the mirror needs {memory.mib(missing)} more and {memory.mib(available)} are available on this host, "
+        f"{memory.mib(memory.HEADROOM)} of them for others: the protected state is {memory.mib(size)}, and two "
+        "generations of it are kept. Use fewer workers on this host (--workers: two gradients less for each), more "
+        "frequent mirrors (a smaller --mirror-every keeps fewer results), or go without the mirror (--mirror-every 0): "
+        "lost workers then do not come back"
     )

@@ -21,11 +21,11 @@ import xxhash
 
 from relume.arena.layout import ControlLayout
 from relume.errors import StateError
-from relume.state.area import Area, Bytes, area_of, chunk_bounds, pieces
+from relume.state.area import Bytes, LiveArea, chunk_bounds, pieces
 from relume.state.facts import TensorFacts
 from relume.state.generation import Corrupt, Generation, Torn, skeleton_start
 from relume.state.seen import SKELETON, Seen, combine, generations
-from relume.state.tree import dissect, facts, unflatten
+from relume.state.tree import Familiar, dissect, facts, unflatten
 
 Write = Callable[[Callable[[], None]], None]
 Owns = Callable[[int, int], bool]
@@ -57,6 +57,10 @@ class Mirror:
         self._generations = [Generation(part, descriptor) for part, descriptor in parts]
         self.every = every
         self.faults: tuple[str, ...] = ()
+        self._not_before = 0
+        self._familiar = Familiar()
+        self._about: list[TensorFacts] | None = None
+        self._area = LiveArea(())
 
     # What is there ------------------------------------------------------------------------------------------
 
@@ -94,10 +98,11 @@ class Mirror:
 
         It is judged by what is complete of `step` - 2 or older, which is decided: all members have passed that
         boundary, and only what is newer is still written. One that a death cut short is tried again two steps later.
+        What is decided only ever gets newer, so that steps, asked for in their order, need not look each time.
         """
-        if self.every < 1:
+        if self.every < 1 or step < self._not_before:
             return False
-        first = self._decided(step)[0] + self.every
+        self._not_before = first = self._decided(step)[0] + self.every
         return step >= first and (step - first) % 2 == 0
 
     def write(self, step: int, tree: object, owns: Owns, write: Write, *, last: bool = False) -> Written:
@@ -115,13 +120,19 @@ class Mirror:
         if self.has(step):
             return Written(step, 0, 0, 0, 0.0)
         begin = time.monotonic_ns()
-        tensors, about, skeleton = dissect(tree)
-        return self._write(step, _Content(skeleton, area_of(about, tensors), begin), owns, write, last=last)
+        tensors, about, skeleton = self._familiar.dissect(tree)
+        if about is not self._about:
+            self._about, self._area = about, LiveArea(about)
+        area = self._area.over(tensors)
+        try:
+            return self._write(step, _Content(skeleton, area, begin), owns, write, last=last)
+        finally:
+            area.let_go()
 
     def write_parts(self, step: int, parts: tuple[bytes, Sequence[torch.Tensor]], owns: Owns, write: Write) -> Written:
         """Write a skeleton and its tensors, as `parts` returned them: else like `write`."""
         skeleton, tensors = parts
-        content = _Content(skeleton, area_of(facts(skeleton), tensors), time.monotonic_ns())
+        content = _Content(skeleton, LiveArea(facts(skeleton)).over(tensors), time.monotonic_ns())
         return self._write(step, content, owns, write)
 
     def _write(self, step: int, content: _Content, owns: Owns, write: Write, *, last: bool = False) -> Written:
@@ -224,7 +235,7 @@ class _Content:
     """What is to be written, and when that began."""
 
     skeleton: bytes
-    area: Area
+    area: LiveArea
     begin_ns: int
 
 
@@ -291,12 +302,12 @@ class _ChunkWriter:
 def digest_of(tree: object) -> str:
     """Return the digest that a mirror of `tree` would have: equal if and only if all bits are."""
     tensors, about, skeleton = dissect(tree)
-    area = area_of(about, tensors)
+    area = LiveArea(about).over(tensors)
     chunks = [area.digest(start, end) for start, end in chunk_bounds(area.size)]
     return combine(area.size, chunks, xxhash.xxh3_64_intdigest(skeleton))
 
 
-def _shifted(area: Area, by: int, start: int, end: int) -> Iterator[Bytes]:
+def _shifted(area: LiveArea, by: int, start: int, end: int) -> Iterator[Bytes]:
     return area.spans(by + start, by + end)
 
 

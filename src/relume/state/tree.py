@@ -17,9 +17,9 @@ import torch
 
 from relume.errors import StateError
 from relume.state.facts import Packed, TensorFacts, place
-from relume.state.values import Decoder, Encoder
+from relume.state.values import Decoder, Encoder, Known, Part
 
-__all__ = ["TensorFacts", "dissect", "facts", "flatten", "unflatten"]
+__all__ = ["Familiar", "Part", "TensorFacts", "dissect", "facts", "flatten", "unflatten"]
 
 _VERSION = 1
 """Raised whenever an older relume would misread a skeleton."""
@@ -56,6 +56,28 @@ def dissect(tree: object) -> tuple[list[torch.Tensor], list[TensorFacts], bytes]
     encoder = Encoder()
     root = encoder.encode(tree)
     return encoder.tensors, place(encoder.packed), _encode(_Skeleton(_VERSION, encoder.packed, root))
+
+
+class Familiar:
+    """Dissects one state again and again, from mirror to mirror: what is as before is not worked out anew.
+
+    That holds for `Part`s; what stands outside them is walked each time. It keeps no tensor alive.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], Known] = {}
+        self._packed: list[Packed] = []
+        self._about: list[TensorFacts] = []
+        self._code = msgspec.Raw(_encode(self._packed))
+
+    def dissect(self, tree: object) -> tuple[list[torch.Tensor], list[TensorFacts], bytes]:
+        """Do what `dissect` does. Where all facts are those of the last time, their list is that very object."""
+        encoder = Encoder(self._known)
+        root = encoder.encode(tree)
+        if encoder.packed != self._packed:
+            self._about = place(encoder.packed)
+            self._packed, self._code = encoder.packed, msgspec.Raw(_encode(encoder.packed))
+        return encoder.tensors, self._about, _encode((_VERSION, self._code, root))
 
 
 def unflatten(skeleton: bytes, tensors: Sequence[torch.Tensor], *, trusting: bool = True) -> Any:  # noqa: ANN401

@@ -19,14 +19,14 @@ import importlib
 import types
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import torch
 
 from relume.errors import StateError
-from relume.state.facts import PARAMETER, REQUIRES_GRAD, Packed, pack
+from relume.state.facts import PARAMETER, REQUIRES_GRAD, Looks, Packed, pack
 
 (
     _LIST, _TUPLE, _DICT, _TENSOR, _INT, _STR, _SET, _FROZENSET, _COMPLEX, _SCALAR, _ARRAY, _TORCH, _DEVICE, _SIZE,
@@ -36,6 +36,8 @@ from relume.state.facts import PARAMETER, REQUIRES_GRAD, Packed, pack
 _BY_NAME = (type, types.FunctionType, types.BuiltinFunctionType)
 _TORCH_CONSTANTS = (torch.dtype, torch.layout, torch.memory_format)
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1
+_DIRECT = frozenset({type(None), bool, float, bytes})
+"""Kinds whose every value stands for itself."""
 _Path = tuple[object, ...]
 
 
@@ -71,13 +73,51 @@ class Opaque:
         return f"{inner[1]}:{inner[2]}" if isinstance(inner, list) and inner[0] == _NAMED else "object"
 
 
-class Encoder:
-    """Encodes one nest; tensors are collected in the order in which they are met."""
+class Part:
+    """A part of a nest that is known again where it did not change, so that it is not walked each time.
 
-    def __init__(self) -> None:
+    `nest` makes it; `tensors` are its tensors in walk order, `detached` if it holds them so. It is the same nest as
+    before, but for what the tensors hold, if its `stamp` equals the one before and every tensor looks as it did. For
+    that, whoever makes a stamp must answer.
+    """
+
+    __slots__ = ("detached", "name", "nest", "stamp", "tensors")
+
+    def __init__(
+        self, name: _Path, stamp: object, tensors: list[torch.Tensor], nest: Callable[[], object], *, detached: bool
+    ) -> None:
+        self.name, self.stamp, self.tensors, self.nest, self.detached = name, stamp, tensors, nest, detached
+
+
+class Known(NamedTuple):
+    """What an encoder made of a part: `code`, where `first` tensors came before it. It holds no tensor alive."""
+
+    first: int
+    stamp: object
+    looks: Looks
+    packed: list[Packed]
+    code: msgspec.Raw
+
+    def fits(self, part: Part, first: int) -> bool:
+        """True if it is what would be made of `part`, with `first` tensors before it."""
+        try:
+            same = self.looks.same(part.tensors, detached=part.detached)
+        except RuntimeError:  # of a kind that has no size or strides, nor a place in a skeleton
+            return False
+        return same and self.first == first and self.stamp == part.stamp
+
+
+class Encoder:
+    """Encodes one nest; tensors are collected in the order in which they are met.
+
+    `known` holds what is known of `Part`s from the encodings before, and is kept up to date.
+    """
+
+    def __init__(self, known: dict[_Path, Known] | None = None) -> None:
         self.tensors: list[torch.Tensor] = []
         self.packed: list[Packed] = []
         self._open: set[int] = set()
+        self._known = known
 
     def encode(self, value: object) -> Any:  # noqa: ANN401  (what msgpack takes)
         """Return the encoding of `value`. Raises `StateError` that names the place of what has none."""
@@ -112,9 +152,28 @@ class Encoder:
             return [_TORCH, str(value).removeprefix("torch.")]
         if kind is torch.device:
             return [_DEVICE, str(value)]
+        if kind is Part:
+            return self._part(value)
         if isinstance(value, Opaque):
             return self._opaque(value)
         return self._array(kind, value) or self._other(value)
+
+    def _part(self, part: Part) -> Any:  # noqa: ANN401
+        known = self._known
+        if known is None:
+            return self._value(part.nest())
+        before, first = known.pop(part.name, None), len(self.tensors)
+        if before is None or not before.fits(part, first):
+            code = self._value(part.nest())
+            if _same_memory(part.tensors, self.tensors[first:]):
+                raw = msgspec.Raw(msgspec.msgpack.encode(code))
+                look = Looks(part.tensors, detached=part.detached)
+                known[part.name] = Known(first, part.stamp, look, self.packed[first:], raw)
+            return code
+        known[part.name] = before
+        self.tensors += part.tensors
+        self.packed += before.packed
+        return before.code
 
     def _tensor(self, tensor: torch.Tensor) -> list[Any]:
         try:
@@ -139,8 +198,11 @@ class Encoder:
                 code.append(self._at(".default_factory", value.default_factory))
             if issubclass(kind, dict):
                 for key, item in value.items():
-                    code.append(self._at(f" key {key!r:.80}", key))
-                    code.append(self._at(key, item))
+                    plain = type(key) is str and key.isascii()
+                    code.append(key if plain else self._at(f" key {key!r:.80}", key))
+                    code.append(item if type(item) in _DIRECT else self._at(key, item))
+            elif _all_direct(value):
+                code += value
             else:
                 code += [self._at(index, item) for index, item in enumerate(value)]
             return code
@@ -339,6 +401,22 @@ def _look_up(module: str, name: str) -> Any:  # noqa: ANN401
     for part in name.split("."):
         found = getattr(found, part)
     return found
+
+
+def _all_direct(values: Sequence[Any]) -> bool:
+    """True if every value stands for itself, as far as that is quickly told: of plain kinds, or all of one kind."""
+    kinds = set(map(type, values))
+    if kinds == {int}:
+        return bool(min(values) >= _INT_MIN and max(values) <= _INT_MAX)
+    if kinds == {str}:
+        return all(map(str.isascii, values))
+    return kinds <= _DIRECT
+
+
+def _same_memory(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    """True if two lists are of the same tensors, each a view of the other."""
+    pointers = (list(map(torch.Tensor.data_ptr, tensors)) for tensors in (some, others))
+    return next(pointers) == next(pointers)
 
 
 def _text(value: str) -> Any:  # noqa: ANN401

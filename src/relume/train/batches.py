@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import operator
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
@@ -21,6 +22,9 @@ import numpy as np
 import torch
 
 ALIGNMENT_BYTES = 64
+
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
+"""Leaves that are built alike whatever their values."""
 
 
 def children(value: object) -> list[tuple[str, Any]] | None:
@@ -51,6 +55,12 @@ def transform(value: Any, change: Callable[[Any], Any]) -> Any:  # noqa: ANN401 
 
     A container in which nothing changes is returned itself; otherwise it is copied, since it may be the user's own.
     """
+    kind = type(value)
+    if kind is torch.Tensor:  # and so no container, as most leaves
+        return change(value)
+    if kind is list:
+        changed = [transform(child, change) for child in value]
+        return value if all(map(operator.is_, changed, value)) else changed
     held = children(value)
     if held is None:
         return change(value)
@@ -68,6 +78,28 @@ def align(batch: Any) -> Any:  # noqa: ANN401 - any batch, and the same kind of 
 def pin(batch: Any) -> Any:  # noqa: ANN401 - any batch, and the same kind of batch
     """Return `batch` with its CPU tensors in page-locked memory."""
     return transform(batch, lambda leaf: leaf.pin_memory() if _is_strided(leaf) and leaf.is_cpu else leaf)
+
+
+Signature = tuple[Any, ...]
+"""What a batch is built of; see `signature`."""
+
+
+def signature(value: object) -> Signature | None:
+    """Return what is equal only for batches that are built alike, and quick to make; None if that is not clear.
+
+    Only of the containers and leaves that most batches are made of. Anything else could look like something that it is
+    not: a mapping decides itself what its keys are, a tensor's subclass what its dtype is.
+    """
+    kind = type(value)
+    if kind is torch.Tensor:
+        return (kind, value.dtype, value.layout)  # type: ignore[attr-defined] # that is what it is
+    if kind is dict and all(type(key) is str for key in value):  # type: ignore[attr-defined] # 1 and True are equal
+        parts = [signature(child) for child in value.values()]  # type: ignore[attr-defined]
+        return None if None in parts else (kind, *value, *parts)  # type: ignore[misc]
+    if kind is list or kind is tuple:
+        parts = [signature(child) for child in value]  # type: ignore[attr-defined]
+        return None if None in parts else (kind, *parts)
+    return (kind,) if kind in _PLAIN else None
 
 
 def count_samples(batch: object) -> int | None:
@@ -102,7 +134,7 @@ def _align_leaf(leaf: Any) -> Any:  # noqa: ANN401 - any leaf, and the same kind
     if _is_strided(leaf):
         # A tensor with gaps is copied wherever it lies: a copy has no gaps, so that copying it or not, by the luck of
         # its address, would be seen in its strides.
-        if leaf.data_ptr() % ALIGNMENT_BYTES == 0 and _is_dense(leaf.shape, leaf.stride()):
+        if leaf.data_ptr() % ALIGNMENT_BYTES == 0 and (leaf.is_contiguous() or _is_dense(leaf.shape, leaf.stride())):
             return leaf
         return leaf.detach().clone().requires_grad_(leaf.requires_grad)
     if type(leaf) is np.ndarray and not leaf.dtype.hasobject:

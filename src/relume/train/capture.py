@@ -10,7 +10,7 @@ This module does not know when state is captured, nor where it is kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ _MODULE_HOOKS = (
     "_load_state_dict_pre_hooks",
     "_load_state_dict_post_hooks",
 )
-_OPTIMIZER_HOOKS = tuple(
+OPTIMIZER_HOOKS = tuple(
     f"_optimizer_{what}_{when}_hooks" for what in ("state_dict", "load_state_dict") for when in ("pre", "post")
 )
 
@@ -43,8 +43,30 @@ def capture(protected: Protected, variables: Vars) -> dict[str, Any]:
     Under each protected object's name stands its `state_dict()`, as PyTorch's users know it. Under "relume": what those
     leave out of modules, `run.vars`, and the random number generators, which the script may use between two steps.
     """
-    tree: dict[str, Any] = {name: value.state_dict() for name, value in protected.objects.items()}
-    modules = {name: _beside(module, tree[name]) for name, module in protected.modules.items()}
+
+    def of_module(_: str, module: nn.Module) -> tuple[Any, Any]:
+        state = module.state_dict()
+        return state, beside(module, state)
+
+    return assemble(protected, variables, of_module, lambda _, optimizer: optimizer.state_dict())
+
+
+def assemble(
+    protected: Protected,
+    variables: Vars,
+    of_module: Callable[[str, nn.Module], tuple[Any, Any]],
+    of_optimizer: Callable[[str, torch.optim.Optimizer], Any],
+) -> dict[str, Any]:
+    """Return the tree of `capture`. It is told how to get an optimizer's state, and a module's with what is beside."""
+    tree: dict[str, Any] = {}
+    modules: dict[str, Any] = {}
+    for name, value in protected.objects.items():
+        if isinstance(value, nn.Module):
+            tree[name], modules[name] = of_module(name, value)
+        elif isinstance(value, torch.optim.Optimizer):
+            tree[name] = of_optimizer(name, value)
+        else:
+            tree[name] = value.state_dict()
     tree[RESERVED] = {"modules": modules, "vars": variables.state_dict(), "rng": _generators()}
     return tree
 
@@ -71,7 +93,7 @@ def restore(protected: Protected, variables: Vars, tree: Mapping[str, Any]) -> N
 # Modules ----------------------------------------------------------------------------------------------------
 
 
-def _beside(root: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
+def beside(root: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
     """Return what `state`, the module's state dict, leaves out: flags, and tensors that are not there as they are."""
     live = {path: holder[key] for path, holder, key in _places(root)}
     hidden = {path: tensor for path, tensor in live.items() if tensor is None or not _is_same(state.get(path), tensor)}
@@ -163,7 +185,7 @@ def _has_own_state(root: nn.Module) -> bool:
 
 def _restore_optimizer(name: str, optimizer: torch.optim.Optimizer, saved: Any, renewal: Renewal) -> None:  # noqa: ANN401
     methods = (type(optimizer).state_dict, type(optimizer).load_state_dict)
-    hooked = any(getattr(optimizer, hooks, None) for hooks in _OPTIMIZER_HOOKS)
+    hooked = any(getattr(optimizer, hooks, None) for hooks in OPTIMIZER_HOOKS)
     if hooked or any(not method.__module__.startswith("torch.optim.") for method in methods):
         _load(name, optimizer, saved)  # it knows what it has added; the rest is made exact below
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -17,17 +17,23 @@ from pathlib import Path
 
 import msgspec
 
+from relume.arena.prompt import be_prompt
 from relume.errors import FrameError
 from relume.train import leaving
 from relume.train.standing import Standing
 from relume.wire.framing import Decoder, encode
 from relume.wire.messages import Ask, Close, Install, Promised, Propose, Replay, Stop, ToWorker, Withdraw
 
+SWITCH_S = 0.0005
+"""For so long the main thread may keep the interpreter from the background thread, which others wait for. Python's own
+bound is 5 ms. It costs nothing as long as no second thread of the process has something to do."""
+
 
 class Link:
     """The connection to the agent. `trap` is called with the name of each point that a trap may wait at.
 
-    `stopped`: the run is over, and the script ends by its own means, with nobody to wait for.
+    `first` is called in the background thread before it listens. `stopped`: the run is over, and the script ends by its
+    own means, with nobody to wait for.
     """
 
     def __init__(self, connection: socket.socket, standing: Standing, log: Path | None) -> None:
@@ -38,10 +44,12 @@ class Link:
         self._leaving = False
         self.stopped = False
         self.trap: Callable[[str], None] = lambda _: None
+        self.first: Callable[[], object] = lambda: None
         self._thread = threading.Thread(target=self._listen, name="relume-link", daemon=True)
 
     def start(self) -> None:
         """Begin to listen."""
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
         self._thread.start()
 
     def send(self, message: msgspec.Struct) -> None:
@@ -59,6 +67,8 @@ class Link:
         self._socket.close()
 
     def _listen(self) -> None:
+        be_prompt()
+        self.first()
         decoder: Decoder[ToWorker] = Decoder(ToWorker)
         while True:
             try:

@@ -30,6 +30,11 @@ class Request:
     shard: int
     indices: Sequence[int] | None = None
 
+    @property
+    def key(self) -> tuple[int, int]:
+        """Its name."""
+        return self.step, self.shard
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -45,11 +50,13 @@ class Recipe:
 
     def load(self, request: Request) -> Any:  # noqa: ANN401 - a batch is what the user makes of it
         """Return the batch of a shard; None is a stream's way to say that the shard is empty."""
-        with _fixed_conditions():
+        with FixedConditions():
             seed_all(derive(self.seed, request.step, request.shard, "data"))
             if request.indices is None:
                 return self.source(request.step, request.shard)
             samples = self._fetch(request.indices)
+            if getattr(data_utils.worker, "_worker_info", None) is None:
+                return self.collate(samples)
             with _no_loader_process():
                 return self.collate(samples)
 
@@ -57,13 +64,13 @@ class Recipe:
         """Return the digest of sample 0, or an empty text for a stream, which has none."""
         if self.stream:
             return ""
-        with _fixed_conditions():
+        with FixedConditions():
             seed_all(derive(self.seed, "fingerprint", "data"))
             return fingerprint(self._fetch([0])[0])
 
     def _fetch(self, indices: Sequence[int]) -> list[Any]:
         """Return the samples, all at once if the dataset has torch's `__getitems__` for it."""
-        indices = list(indices)
+        indices = indices if type(indices) is list else list(indices)
         at_once = getattr(self.source, "__getitems__", None)
         if at_once:
             samples: list[Any] = at_once(indices)
@@ -71,20 +78,36 @@ class Recipe:
         return [self.source[index] for index in indices]
 
 
-@contextlib.contextmanager
-def _fixed_conditions() -> Iterator[None]:
-    """Load at one thread, with no autocast and with ordinary gradient mode, whatever the loop around is in."""
-    threads = torch.get_num_threads()
-    with contextlib.ExitStack() as stack:
-        if threads != 1:
+class FixedConditions:
+    """Load at one thread, with no autocast and with ordinary gradient mode, whatever the loop around is in.
+
+    As a rule all of that is so already, and looking is all that is done. What a dataset switches and forgets to switch
+    back stays its own affair: it would not reach the loop from a loader process either.
+    """
+
+    __slots__ = ("_stack", "_threads")
+
+    def __enter__(self) -> None:
+        self._threads = torch.get_num_threads()
+        self._stack: contextlib.ExitStack | None = None
+        if self._threads != 1:
             torch.set_num_threads(1)
-            stack.callback(torch.set_num_threads, threads)
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
-        stack.enter_context(torch.inference_mode(mode=False))
-        stack.enter_context(torch.enable_grad())
-        yield
+        casts = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
+        if not casts and torch.is_grad_enabled() and not torch.is_inference_mode_enabled():
+            return
+        self._stack = contextlib.ExitStack()
+        for device in casts:
+            self._stack.enter_context(torch.autocast(device, enabled=False))
+        self._stack.enter_context(torch.inference_mode(mode=False))
+        self._stack.enter_context(torch.enable_grad())
+
+    def __exit__(self, *_: object) -> None:
+        if torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
+        if self._stack is not None:
+            self._stack.close()
+        elif not torch.is_grad_enabled():
+            torch.set_grad_enabled(True)
 
 
 @contextlib.contextmanager

@@ -14,15 +14,17 @@ import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
+import torch
 
 from relume.core.view import first, shards_of
 from relume.errors import StateError, StepError
 from relume.reduce.layout import GradientLayout
-from relume.train import rng
+from relume.train import rng, summer
 from relume.train.buffers import Buffers
 from relume.train.engine import Engine
 from relume.train.leaf import LeafCatcher
 from relume.train.mirroring import Mirroring
+from relume.train.protect import Trained
 from relume.train.record import Recorder
 from relume.train.replay import Way
 from relume.train.step import Step
@@ -44,9 +46,12 @@ Key = tuple[int, int]
 class Loop:
     """See the module's docstring; made by `run.steps`."""
 
-    def __init__(self, run: Run, data: BoundShards, total: int, *, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, run: Run, data: BoundShards, total: int, *, single_backward: bool, on_end: Callable[[], None]
+    ) -> None:
         self.run, self.data, self.seat = run, data, run.seat
         self._total = total
+        self._single = single_backward
         self._on_end = on_end
         self._step: Step | None = None
         self._way: Way | None = None
@@ -62,19 +67,30 @@ class Loop:
         gradient = GradientLayout(named)
         self._named = [named[index] for index in gradient.order]
         self.parameters = [parameter for _, parameter in self._named]
+        self.on_host = all(parameter.is_cpu for parameter in self.parameters)
         self.nothing = np.zeros(len(self._named), dtype=bool)
+        self._trained = Trained(run.protected.optimizers, self.parameters)
         self.state = Buffers(run.protected.buffers())
         self.still = StillLife(run.protected, run.vars, self._named)
         shape = Shape(gradient.size, self.state.size, len(self._named), data.shards)
         self.loader = data.open(self._next_key)
+        self.seat.standing.on_view = self.loader.look
         self._join(shape)
         store = Store(self.seat.words, self.seat.control, shape, gradient, self.seat.data)
-        self.engine = Engine(store, self.seat.standing, self.seat.progress, self.seat.taken_by)
+        seat = self.seat
+        self.engine = Engine(store, seat.standing, seat.progress, seat.taken_by, single=single_backward)
+        if single_backward and seat.link is not None and summer.is_worth_it(seat.workers, torch.get_num_threads()):
+            self.engine.overlap()
         self._mirroring = Mirroring(run)
         self._recorder = Recorder.from_environment(self.seat.run_id, self.seat.rank, self.seat.life)
         self._way = Way(self.seat, store, self._mirroring)
         self._way.show = self._show
-        self.catcher = LeafCatcher(self._named, self._gradient_came)  # before a parameter may come back frozen
+        sparse = run.protected.sparse()  # has to be seen before it is added to anything
+        small = [e.small and id(p) not in sparse for e, p in zip(gradient.entries, self.parameters, strict=True)]
+        every = self.seat.progress.wants("backward")
+        # Before a parameter may come back frozen.
+        whole = self.engine.whole if single_backward else None
+        self.catcher = LeafCatcher(self._named, small, self._gradient_came, every=every, whole=whole)
         try:
             self._next = self._way.start()
         except BaseException:
@@ -132,10 +148,11 @@ class Loop:
             raise StopIteration
         number = self._next
         self._next += 1
-        self.run.protected.check_unchanged(self._named)
+        self._trained.check()
         if number == 0:
             rng.seed_all(rng.derive(self.run.seed, "begin"))
         self.catcher.clear_grads()
+        self.engine.give_back()
         self.state.begin()
         self.still.begin()
         self._show(number)
@@ -168,6 +185,7 @@ class Loop:
             self.abandon()
             return
         self._ended = True
+        self.engine.end()
         if self._recorder is not None:
             self._recorder.final(self._next - 1, self.run.protected.state())
         self.loader.close()
@@ -184,6 +202,7 @@ class Loop:
         """Take the loop down without waiting for anybody: the script failed, or a notebook began anew."""
         if not self._ended:
             self._ended = True
+            self.engine.end()
             self.loader.close()
             self.catcher.remove()
             self._on_end()
@@ -218,6 +237,7 @@ class Loop:
             return None
         self._at_end = left or step >= self._total
         if self._at_end:
+            self.seat.standing.ring_others()  # there they wait until all have taken the last step
             self._mirroring.at_end(step)
         else:
             self._mirroring.at_boundary(step)
@@ -243,6 +263,7 @@ class Loop:
         profile = [f"{name}: {value}" for name, value in self.run.profile.items()]
         state = rng.capture()  # looking at the data must not move what the script draws next
         terms = [*profile, *self.data.identity(), f"first sample: {self.loader.fingerprint()}", f"total: {self._total}"]
+        terms.append(f"single_backward: {self._single}")
         rng.restore(state)
         seat.link.send(Join((*terms, *self.run.protected.terms()), shape, self._total))
         seat.progress.spring("joining")
@@ -284,17 +305,20 @@ class Loop:
             progress.spring("backward")
 
     def _next_key(self, previous: Key | None) -> Key | None:
-        """Return what this worker will want to load after `previous`, under the view in force (asked lazily)."""
-        step, after = (self._next - 1 if self._next else 0, -1) if previous is None else previous
-        view = self.seat.standing.view
-        if view is None or self.seat.rank not in view.members:
-            return None
-        if step < view.step:  # one that replays is foreseen from its admission on
-            step, after = view.step, -1
+        """Return what this worker will want to load after `previous`, as far as views are known (any thread may ask)."""
+        step, after = (max(self._next - 1, 0), -1) if previous is None else previous
+        standing = self.seat.standing
         while step < self._total:
-            mine = sorted(shards_of(view, self.seat.rank, step))
-            for shard in mine:
-                if shard > after and self.data.size(step, shard) != 0:
+            view = standing.foreseen(step)
+            if view is None:
+                return None
+            if step < view.step:  # one that replays is foreseen from its admission on
+                step, after = view.step, -1
+                continue
+            mine = shards_of(view, standing.rank, step)
+            rest = mine[mine.index(after) + 1 :] if after in mine else mine
+            for shard in rest:
+                if self.data.size(step, shard) != 0:
                     return (step, shard)
             if not mine and len(view.members) > view.shards:
                 return None

@@ -13,6 +13,7 @@ from relume.core.view import mirror_owner
 from relume.errors import MemoryShortage, StateError
 from relume.state.mirror import Mirror
 from relume.train.capture import capture, restore
+from relume.train.portrait import Portrait
 from relume.wire.messages import Remark
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Mirroring:
         if seat.every and len(seat.mirrors) == 2:
             first, second = seat.mirrors
             self._mirror = Mirror(seat.words, seat.control, (first, second), seat.every)
+        self._portrait = Portrait(run.protected, run.vars)
         self._given_up = False
         self._last = False
         self._told = False
@@ -58,11 +60,11 @@ class Mirroring:
             seat.standing.wait()
 
     def _write(self, mirror: Mirror, step: int) -> None:
-        run, progress = self._run, self._seat.progress
+        progress = self._seat.progress
         phase = progress.phase
         progress.enter("mirror")
         try:
-            mirror.write(step, capture(run.protected, run.vars), self._owns, self._piece, last=self._last)
+            mirror.write(step, self._portrait.tree(), self._owns, self._piece, last=self._last)
         except MemoryShortage as error:  # next time there may be room
             self._tell(step, error)
         except StateError as error:

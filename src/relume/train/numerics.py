@@ -23,6 +23,9 @@ def apply(*, threads: int, exact: bool) -> None:
     # cuBLAS reads this when its handle is made; harmless without a GPU.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(mode=True)
+    # Writing to memory that will be written to anyway costs a microsecond for each result of each operation. Who reads
+    # what nobody wrote gets different bits on each worker, and is found out.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is not None:

@@ -9,6 +9,7 @@ This module does not know what a sample is, nor who loads it.
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -49,7 +50,7 @@ class Order:
     drop_last: bool
     _orders: OrderedDict[int, torch.Tensor] = field(default_factory=OrderedDict, init=False, repr=False, compare=False)
 
-    @property
+    @functools.cached_property
     def steps_per_epoch(self) -> int:
         """How many global batches an epoch has."""
         return self.samples // self.batch if self.drop_last else -(-self.samples // self.batch)
@@ -68,7 +69,7 @@ class Order:
         begin, end = self._span(step, shard)
         if not self.shuffle:
             return range(begin, end)
-        indices: list[int] = self._order(self.epoch(step))[begin:end].tolist()
+        indices: list[int] = self._order(step // self.steps_per_epoch)[begin:end].tolist()
         return indices
 
     def _span(self, step: int, shard: int) -> tuple[int, int]:

@@ -1,8 +1,7 @@
-"""What goes between a worker and its loader processes: a request one way, a parcel back.
+"""What goes between a worker and its loader processes: a job one way, a parcel back.
 
-The way back goes through a queue that loses what it cannot carry, and tells nobody. So what cannot be carried is found
-before it is sent, and an exception of the dataset travels as a parcel like others: it belongs to one shard, which may
-not be wanted yet, or ever.
+An exception of the dataset travels as a parcel like others: it belongs to one shard, which may not be wanted yet, or
+ever. What cannot travel is such an exception, too.
 
 This module does not know how the processes are run.
 """
@@ -13,30 +12,36 @@ import enum
 import os
 import pickle
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-import numpy as np
-import torch
-
 from relume.errors import DataError
-from relume.train.batches import align, pin, transform
+from relume.train.batches import align, pin
 from relume.train.loading import Recipe, Request
 
 
 class Errand(enum.Enum):
     """What a loader process can be asked for besides a shard."""
 
-    NOTHING = "nothing"
     FINGERPRINT = "fingerprint"
 
 
 Wanted = Request | Errand
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Job:
+    """What a loader process is asked for: the earliest step first, and within it in the order of asking."""
+
+    step: int
+    number: int
+    wanted: Wanted = field(compare=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """What comes back for a request: its content, or the exception that was raised, with its traceback in words."""
+    """What comes back for a job: its content, or the exception that was raised, with its traceback in words."""
 
     content: Any = None
     error: Exception | None = None
@@ -49,50 +54,47 @@ class Parcel:
         self.error.add_note(self.told)
         raise self.error
 
-    def pin_memory(self) -> Parcel:
-        """Return the parcel in page-locked memory: called by the DataLoader's pinning thread."""
-        return Parcel(pin(align(self.content)), self.error, self.told)
-
 
 class Bench:
-    """The DataLoader's dataset: it lives in a loader process and makes what is asked for."""
+    """Where a loader process makes what it is asked for."""
 
     def __init__(self, recipe: Recipe) -> None:
         """Make what `recipe` says."""
         self._recipe = recipe
-        self._proven = False
 
-    def __getitem__(self, wanted: Wanted) -> Parcel:
-        if wanted is Errand.NOTHING:
-            return Parcel()
+    def make(self, wanted: Wanted) -> memoryview:
+        """Return the packed parcel."""
         try:
-            if isinstance(wanted, Errand):
-                return Parcel(self._recipe.fingerprint())
-            batch = self._recipe.load(wanted)
-            if not self._proven:
-                _prove_portable(batch)
-                self._proven = True
-            return Parcel(batch)
+            content = self._recipe.fingerprint() if isinstance(wanted, Errand) else self._recipe.load(wanted)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the user's, and is raised where they see it
             where = f"In loader process {os.getpid()}:\n{traceback.format_exc()}"
-            return Parcel(error=_portable_error(error), told=where)
+            return pack(Parcel(error=_portable_error(error), told=where))
+        return pack(Parcel(content))
 
 
-def _prove_portable(batch: object) -> None:
-    """Raise DataError if `batch` cannot leave this process: the queue would lose it, and the worker wait for ever."""
-
-    def sketch(leaf: object) -> object:
-        large = isinstance(leaf, torch.Tensor) or (isinstance(leaf, np.ndarray) and not leaf.dtype.hasobject)
-        return None if large else leaf
-
+def pack(parcel: Parcel) -> memoryview:
+    """Return the parcel as it travels: tensors stay in shared memory. What cannot travel becomes a `DataError`."""
     try:
-        pickle.dumps(transform(batch, sketch))
-    except Exception as error:
-        raise DataError(
+        return ForkingPickler.dumps(parcel)
+    except Exception as error:  # noqa: BLE001 - pickle raises whatever the user's classes do
+        refusal = DataError(
             f"The batch cannot be sent from a loader process to the training process ({error}). Give it only what "
             "pickle can carry (tensors, arrays, numbers, text, and classes defined at a module's top level), or load "
             "with num_workers=0."
-        ) from error
+        )
+        return ForkingPickler.dumps(Parcel(error=refusal))
+
+
+def unpack(packed: bytes, *, pinned: bool) -> Parcel:
+    """Return the parcel, its content aligned, and in page-locked memory if so wished. Raises nothing of the user's."""
+    try:
+        parcel: Parcel = pickle.loads(packed)  # noqa: S301 - from our own child
+        if parcel.error is not None:
+            return parcel
+        content = align(parcel.content)
+        return Parcel(pin(content) if pinned else content)
+    except Exception as error:  # noqa: BLE001 - whatever the user's classes do in coming back from pickle
+        return Parcel(error=error, told="This was raised when a batch from a loader process was unpacked.")
 
 
 def _portable_error(error: Exception) -> Exception:

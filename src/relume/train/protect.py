@@ -6,7 +6,8 @@ state). What has no exact meaning under relume is refused here, by name, with wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -66,6 +67,13 @@ class Protected:
                     found.setdefault(id(parameter), (f"{name}.{path}", parameter))
         return list(found.values())
 
+    def sparse(self) -> set[int]:
+        """Return the ids of the parameters of layers that say that their gradients are sparse."""
+        layers = [
+            layer for root in self.modules.values() for layer in root.modules() if getattr(layer, "sparse", False)
+        ]
+        return {id(parameter) for layer in layers for parameter in layer.parameters(recurse=False)}
+
     def buffers(self) -> list[tuple[nn.Module, str, str]]:
         """Return (module, name, full name) of every buffer, persistent or not, shared ones once."""
         seen: set[int] = set()
@@ -105,19 +113,6 @@ class Protected:
             if isinstance(value, torch.amp.GradScaler) and value.is_enabled():
                 value.scale(torch.zeros((), device=device))
 
-    def check_unchanged(self, layout: list[tuple[str, nn.Parameter]]) -> None:
-        """Check that no parameter has come to be trained since `layout` was taken. Raises `ProtectError`."""
-        known = {id(parameter) for _, parameter in layout}
-        for name, optimizer in self.optimizers.items():
-            for parameter in _of(optimizer):
-                if id(parameter) not in known and parameter.requires_grad:
-                    raise ProtectError(
-                        f"optimizer {name!r} got a parameter of shape {tuple(parameter.shape)} after run.steps() began "
-                        "(add_param_group, or requires_grad switched on). Give every parameter that will be trained to "
-                        "its optimizer with requires_grad=True before run.steps(), and freeze it until then with "
-                        "requires_grad_(False) afterwards"
-                    )
-
     def state(self) -> dict[str, Any]:
         """Return the whole protected state as nested dicts of tensors and plain values."""
         state = {name: value.state_dict() for name, value in self.objects.items()}
@@ -137,6 +132,34 @@ class Protected:
             for index, group in enumerate(optimizer.param_groups):
                 settings = {key: value for key, value in group.items() if key != "params"}
                 yield f"optimizer {name}, group {index}: {type(optimizer).__name__} {settings!r}"
+
+
+class Trained:
+    """Sees to it, before each step, that nothing comes to be trained which has no place in the gradient."""
+
+    def __init__(self, optimizers: Mapping[str, torch.optim.Optimizer], parameters: Sequence[nn.Parameter]) -> None:
+        known = {id(parameter) for parameter in parameters}
+        self._optimizers = optimizers
+        self._known = {name: list(_of(optimizer)) for name, optimizer in optimizers.items()}
+        self._asleep = {
+            name: [parameter for parameter in known_ones if id(parameter) not in known]
+            for name, known_ones in self._known.items()
+        }
+
+    def check(self) -> None:
+        """Raise `ProtectError` if an optimizer has got a parameter, or one that was frozen is not any more."""
+        for name, optimizer in self._optimizers.items():
+            before, now = self._known[name], list(_of(optimizer))
+            fresh = () if len(now) == len(before) and all(map(operator.is_, now, before)) else now
+            same = {id(parameter) for parameter in before} if fresh else set()
+            for parameter in (*self._asleep[name], *(other for other in fresh if id(other) not in same)):
+                if parameter.requires_grad:
+                    raise ProtectError(
+                        f"optimizer {name!r} got a parameter of shape {tuple(parameter.shape)} after run.steps() began "
+                        "(add_param_group, or requires_grad switched on). Give every parameter that will be trained to "
+                        "its optimizer with requires_grad=True before run.steps(), and freeze it until then with "
+                        "requires_grad_(False) afterwards"
+                    )
 
 
 def _of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

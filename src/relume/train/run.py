@@ -92,8 +92,14 @@ class Run:
             )
         self.protected.add(objects)
 
-    def steps(self, data: Shards, *, total: int | None = None, epochs: int | None = None) -> Loop:
+    def steps(
+        self, data: Shards, *, total: int | None = None, epochs: int | None = None, single_backward: bool = False
+    ) -> Loop:
         """Return the iterator over the run's steps: `total` steps, or `epochs` times through the data.
+
+        `single_backward` says that the script calls backward once for each batch, so that a gradient is final as soon
+        as it is there: summing then begins while backward goes on, where there are cores for it. A second backward
+        for a batch is an error. Bits are the same with it and without.
 
         Under `relume run` it waits until every worker stands here, and starts where the fleet is. Raises
         `StepError` when called twice, `DataError` for data that makes no steps.
@@ -119,7 +125,7 @@ class Run:
             *guard_optimizers(self),
             *forward_moments(self.seat.progress, self.protected.modules.values()),
         ]
-        self._loop = Loop(self, bound, count, on_end=self._ended)
+        self._loop = Loop(self, bound, count, single_backward=single_backward, on_end=self._ended)
         link = self.seat.link
         if link is not None:
             self._unhandle = leaving.install(lambda: link.send(Leaving("SIGTERM")))

@@ -14,7 +14,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from relume.arena import memory, progress
+from relume.arena import knell, memory, progress
 from relume.arena.doorbell import Doorbells
 from relume.arena.layout import ControlLayout
 from relume.arena.progress import Progress
@@ -145,6 +145,7 @@ def from_environment(profile: dict[str, str]) -> Seat | None:
         passed.began,
     )
     link.trap = seat.progress.spring
+    link.first = lambda: knell.hang(words, control, rank)
     standing.on_look = seat.progress.advance
     seat.progress.leave = lambda: _leave(seat)
     _close_in_children(passed.descriptors)

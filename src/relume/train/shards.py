@@ -52,12 +52,15 @@ class Shards:
             what `relume run --shards` said, else min(8, global_batch_size).
         seed: of the order; the run's by default.
         shuffle: a new order in every epoch, instead of the dataset's own.
-        num_workers: loader processes per worker. 0 loads in the training process. The bits are the same. Shards taken
-            over from a dead worker may be loaded in the training process in any case, so a dataset that keeps files
-            open has to open them once per process.
+        num_workers: loader processes per worker. They load what this worker will need next, and after a death what the
+            dead one leaves. 0 loads in the training process, each shard when it is needed: nothing can be loaded ahead
+            there, not even in a thread, because loading seeds the random generators that the training process draws
+            from. The bits are the same. Shards taken over from a dead worker may be loaded in the training process in
+            any case, so a dataset that keeps files open has to open them once per process.
         collate_fn: from a list of samples to a batch; torch's `default_collate` by default.
         drop_last: leave out an epoch's last global batch if it is not full. Else it is smaller, and a step like others.
-        prefetch_factor: how many shards a loader process is ahead.
+        prefetch_factor: how many shards a loader process is ahead. What is taken over in the middle of a step comes on
+            top, once as much at most.
         multiprocessing_context: how loader processes are started (`"fork"`, `"spawn"`, a context), as for DataLoader.
         pin_memory: give batches in page-locked memory, where there is an accelerator.
         samples: for a stream, from a batch to the number of samples in it, which is its weight. By default the first

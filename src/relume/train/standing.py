@@ -44,6 +44,8 @@ class Standing:
         self._begun = -1
         self.waits: list[tuple[int, int]] = []
         self.on_look: Callable[[], None] = lambda: None
+        self.on_view: Callable[[], None] = lambda: None
+        """Called when another view is known, or one comes to nothing, by whoever hears of it: it must not wait."""
 
     # The background thread ----------------------------------------------------------------------------------
 
@@ -70,13 +72,15 @@ class Standing:
             if self._begun >= view.step:
                 return Refused(view.number, self._begun)
             self._accepted[view.number] = view
-            return Accepted(view.number)
+        self.on_view()
+        return Accepted(view.number)
 
     def withdraw(self, number: Ballot) -> None:
         """The proposal `number`, and any older one that is not installed, comes to nothing."""
         with self.pen:
             self._withdrawn = max(self._withdrawn, number)
             self._accepted = {other: view for other, view in self._accepted.items() if other > number}
+        self.on_view()
         self.wake()
 
     def install(self, view: View) -> bool:
@@ -93,6 +97,7 @@ class Standing:
             elif not known:
                 self._view = view
                 self._planned = {number: other for number, other in self._planned.items() if number > view.number}
+        self.on_view()
         self.wake()
         return True
 
@@ -118,6 +123,16 @@ class Standing:
     def view(self) -> View | None:
         """The view in force; a newer ballot may be promised."""
         return self._view
+
+    def foreseen(self, step: int) -> View | None:
+        """Return the view with this worker that will be in force in `step`, or the first one after, if any is known.
+
+        A foresight and no promise: a proposal may come to nothing, and a loss changes everything. Any thread may ask.
+        """
+        known = [view for view in (self._view, *self._planned.values(), *self._accepted.values()) if view is not None]
+        mine = [view for view in known if self.rank in view.members]
+        due = [view for view in mine if view.step <= step]
+        return max(due, key=lambda view: view.number) if due else min(mine, key=lambda view: view.step, default=None)
 
     @property
     def promised(self) -> bool:
@@ -193,6 +208,14 @@ class Standing:
             start = self.waits.pop()[0]
         self.waits.append((start, time.monotonic_ns()))
         return rung
+
+    @property
+    def rings_always(self) -> bool:
+        """True where a worker cannot be sure to see what another has sealed by the time that it has sealed itself.
+
+        Where it can, only the last one of a phase rings: each looks after its own seal, so that one of them sees all.
+        """
+        return _WEAKLY_ORDERED
 
     def ring_others(self) -> None:
         """Tell the others that there is something new to read."""

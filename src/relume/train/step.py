@@ -126,12 +126,11 @@ class Step:
         start_ns = time.monotonic_ns()
         loop.state.restore_buffers()  # the loader's dataset may share modules with the model
         loaded = None if loop.data.size(self.number, shard) == 0 else loop.loader.get(self.number, shard)
-        slot, views = loop.engine.slot()
-        present = None
-        weight = 0.0
+        slot, place = loop.engine.slot(shard)
+        leaf = None
         self._logs, self._skipped = {}, False
         if loaded is not None and loaded.samples != 0:
-            loop.catcher.open(views, loaded.samples)
+            loop.catcher.open(place, loaded.samples)
             rng.seed_all(rng.derive(loop.run.seed, self.number, shard))
             self.shard = shard
             progress.enter("forward", shard)
@@ -142,15 +141,19 @@ class Step:
                 caught = loop.catcher.close(shard)
             loop.still.check(self.number)
             progress.enter("publish", shard)
-            if caught is not None and not self._skipped:
-                weight, present = caught
-            elif not self._skipped:
+            if self._skipped and loop.engine.shown:
+                raise StepError(
+                    f"step.skip() was called after backward for shard {shard} of step {self.number}, and with "
+                    "single_backward=True others may have summed what came: call it before backward"
+                )
+            leaf = None if self._skipped else caught
+            if leaf is None and not self._skipped:
                 raise StepError(
                     f"shard {shard} of step {self.number} brought no gradient: call loss.backward() for every batch, "
                     "or step.skip() to leave this one out"
                 )
         logs = {name: _mean(values) for name, values in self._logs.items()}
-        note = Note(weight, present if present is not None else loop.nothing, logs)
+        note = Note(0.0, loop.nothing, logs) if leaf is None else Note(leaf.weight, leaf.present, logs, leaf.factor)
         loop.engine.publish(slot, shard, note, loop.state.store_buffers)
         self.times.append((shard, start_ns, time.monotonic_ns()))
 
@@ -182,6 +185,10 @@ class Step:
         loop = self._loop
         self.waits, self.view = loop.seat.standing.waits, loop.seat.standing.view
         self.taken_ns = time.monotonic_ns()
+        if loop.on_host:
+            for parameter, gradient in zip(loop.parameters, gradients, strict=True):
+                parameter.grad = gradient
+            return
         for parameter, gradient in zip(loop.parameters, gradients, strict=True):
             parameter.grad = None if gradient is None else gradient.to(parameter.device)
 

@@ -14,8 +14,10 @@ import torch
 
 from relume.arena import memory
 from relume.arena.layout import ControlLayout, DataLayout, block_bounds, slots_max
+from relume.arena.private import PrivateMap
 from relume.reduce.layout import GradientLayout
 from relume.reduce.notes import Note, Notes
+from relume.reduce.opened import OpenLeaves
 from relume.reduce.seals import Seals
 from relume.wire.messages import Shape
 
@@ -39,13 +41,15 @@ class Store:
         self.layout = DataLayout(shape, control.workers, control.kept)
         self.gradient = gradient
         self.bounds = block_bounds(shape.gradient_bytes)
-        self.seals = Seals(words, control, len(self.bounds))
+        self.seals = Seals(words, control, len(self.bounds), self.slots)
+        self.open_leaves = OpenLeaves(words, control)
         self._kept = control.kept
         self._descriptor = descriptor
         self._map: mmap.mmap = (
             memory.private(self.layout.size) if descriptor is None else memory.attach(descriptor, self.layout.size)
         )
         self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+        self.private = None if descriptor is None else PrivateMap.make(descriptor, self.layout.buffers(0))
         self.notes = Notes(memoryview(self._map), self.layout)
         self._grown: set[int] = set()
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import re
+import resource
 import sys
+from pathlib import Path
 
 import pytest
 
 from relume.arena import memory
-from relume.arena.layout import SLOTS_EAGER, DataLayout, slots_max
+from relume.arena.layout import KEPT_BEYOND, RESULTS, SLOTS_EAGER, DataLayout, slots_max
 from relume.errors import MemoryShortage
 from relume.wire.messages import Shape
 
@@ -68,15 +71,42 @@ def test_two_maps_are_one_memory_and_a_forked_child_has_neither(descriptor):
 
 
 def test_no_room_is_said_before_anything_is_taken(descriptor, monkeypatch):
-    monkeypatch.setattr(memory, "available_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 257 << 20)
     with pytest.raises(MemoryShortage) as caught:
         memory.reserve(descriptor, LAYOUT)
-    text = str(caught.value)
-    needed = f"the arena needs {LAYOUT.eager_bytes(LAYOUT.workers) / 2**20:.0f} MiB and 1 MiB are available"
-    for part in (needed, "one gradient is 1.0 MiB", "2 for each of 3 workers", "2 results", "--workers"):
-        assert part in text
+    needed = LAYOUT.eager_bytes(LAYOUT.workers)
+    assert str(caught.value) == (
+        f"the arena needs {memory.mib(needed)} and 257 MiB are available on this host, 256 MiB of them for "
+        "others: one gradient is 1 MiB, and the arena holds 2 for each of 3 workers, spares included (6 MiB), and 2 "
+        "results (2 MiB). Use fewer workers on this host (--workers); or a model with fewer trainable parameters, "
+        "or of a smaller dtype"
+    )
+    assert 8 << 20 < needed < 9 << 20
     assert isinstance(caught.value, MemoryError)
     assert allocated(descriptor) == 0
+
+
+@pytest.mark.parametrize("room", range(10, 36))
+def test_what_is_said_to_fit_fits_and_one_more_does_not(descriptor, monkeypatch, room):
+    layout = DataLayout(Shape(1 << 20, 4096, 10, 64), 8, 16 + KEPT_BEYOND)
+    available = memory.HEADROOM + (room << 20)
+    monkeypatch.setattr(memory, "available_bytes", lambda: available)
+    with pytest.raises(MemoryShortage) as caught:
+        memory.reserve(descriptor, layout, 8)
+
+    def fits(kept, seats):
+        return DataLayout(layout.shape, 8, kept).eager_bytes(seats) + memory.HEADROOM <= available
+
+    workers = re.search(r"--workers\): (\d+) with spares would fit", str(caught.value))
+    if workers:
+        assert fits(layout.kept, int(workers[1]))
+    assert not fits(layout.kept, int(workers[1]) + 1 if workers else 1)
+    every = re.search(r"--mirror-every (\d+) would fit", str(caught.value))
+    if every and int(every[1]):
+        assert 2 <= int(every[1]) < 16
+        assert fits(int(every[1]) + KEPT_BEYOND, 8)
+    assert not fits((int(every[1]) + 1 if every and int(every[1]) else 2) + KEPT_BEYOND, 8)
+    assert bool(every) == fits(RESULTS, 8), "0 is the last resort"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOMEM])
@@ -87,8 +117,26 @@ def test_no_room_that_only_the_kernel_knows_of_is_the_same_error(descriptor, mon
     monkeypatch.setattr(memory.os, "posix_fallocate", refuse)
     with pytest.raises(MemoryShortage, match="the arena needs"):
         memory.reserve(descriptor, LAYOUT)
-    with pytest.raises(MemoryShortage, match=r"1.0 MiB more for another slot"):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 3 << 20)
+    with pytest.raises(MemoryShortage) as caught:
         memory.grow(descriptor, 0, 1 << 20)
+    for part in ("1 MiB more for another slot", "3 MiB are available", "--workers", "--shards", "--mirror-every"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("purpose", "way"), [("arena", r"--shards\) or workers \(--max"), ("mirror", "--mirror-every 0")]
+)
+def test_too_little_address_space_is_told_with_the_limit_and_what_needs_less(descriptor, purpose, way):
+    os.ftruncate(descriptor, 1 << 32)
+    in_use = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + (1 << 30), before[1]))
+    try:
+        with pytest.raises(MemoryShortage, match=rf"the {purpose} needs 4096 MiB of address.*ulimit -v.*{way}"):
+            memory.attach(descriptor, 1 << 32, purpose)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def test_another_error_is_not_dressed_up_as_a_shortage(descriptor, monkeypatch):
@@ -101,19 +149,49 @@ def test_another_error_is_not_dressed_up_as_a_shortage(descriptor, monkeypatch):
     assert not isinstance(caught.value, MemoryShortage)
 
 
-def test_what_is_available_is_what_the_cgroup_leaves_if_that_is_less(monkeypatch, tmp_path):
-    assert 0 < memory.available_bytes() < 1 << 60
-    (tmp_path / "memory.max").write_text("1000000\n")
-    (tmp_path / "memory.current").write_text("400000\n")
-    real = memory.Path
-    monkeypatch.setattr(
-        memory,
-        "Path",
-        lambda path: real(str(path).replace("/sys/fs/cgroup/memory.", f"{tmp_path}/memory.")),
+@pytest.fixture(params=["2", "1"])
+def cgroup(request, monkeypatch, tmp_path):
+    """Pretend to be in /outer/inner of a host's cgroups; return a function that writes into one of them."""
+    two = request.param == "2"
+    (tmp_path / "self").write_text(
+        "3:cpuset:/other\n" + ("0::/outer/inner\n" if two else "4:cpu,memory:/outer/inner\n")
     )
+    root = tmp_path / "fs"
+    monkeypatch.setattr(memory, "_CGROUPS", tmp_path / "self")
+    monkeypatch.setattr(memory, f"_CGROUP_{request.param}", root)
+    limit, used, *cached = getattr(memory, f"_NAMES_{request.param}")
+
+    def write(path, limited, using, **stat):
+        folder = root / path
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / limit).write_text(f"{limited}\n")
+        (folder / used).write_text(f"{using}\n")
+        names = {"inactive": cached[0], "active": cached[1]}
+        (folder / "memory.stat").write_text("".join(f"{names.get(key, key)} {stat[key]}\n" for key in stat))
+
+    return write
+
+
+def test_what_is_available_is_what_the_cgroup_leaves_if_that_is_less(cgroup):
+    host = memory.available_bytes()
+    assert 1_000_000 < host < 1 << 52
+    cgroup("", 1_000_000, 400_000)
     assert memory.available_bytes() == 600_000
-    (tmp_path / "memory.max").write_text("max\n")
+    cgroup("", "max", 400_000)
     assert memory.available_bytes() > 600_000
+
+
+def test_a_cgroup_around_this_ones_own_counts_too(cgroup):
+    cgroup("outer/inner", 900_000, 100_000)
+    cgroup("outer", 1_000_000, 950_000)
+    assert memory.available_bytes() == 50_000
+    cgroup("outer", 1_000_000, 1_200_000)
+    assert memory.available_bytes() == 0, "and not less"
+
+
+def test_what_is_cached_of_files_is_available(cgroup):
+    cgroup("outer/inner", 1_000_000, 990_000, anon=100, shmem=5, inactive=700_000, active=90_000)
+    assert memory.available_bytes() == 800_000
 
 
 def test_a_run_of_one_has_address_space_for_more_than_the_host_holds():
@@ -130,9 +208,3 @@ def test_only_the_seats_that_are_taken_get_their_slots_at_the_start(descriptor):
     assert size == LAYOUT.slots_start + SLOTS_EAGER * LAYOUT.gradient_size
     assert size <= allocated(descriptor) < size + (1 << 20)
     assert os.fstat(descriptor).st_size == LAYOUT.size
-
-
-def test_no_room_for_what_is_kept_says_how_to_keep_less(descriptor, monkeypatch):
-    monkeypatch.setattr(memory, "available_bytes", lambda: 1 << 20)
-    with pytest.raises(MemoryShortage, match=r"and 12 results\. Use fewer .*mirror more often"):
-        memory.reserve(descriptor, DataLayout(LAYOUT.shape, 3, 12), 2)

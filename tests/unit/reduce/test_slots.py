@@ -20,6 +20,8 @@ from tests.unit.reduce.test_blocks import same
 from tests.unit.reduce.test_tree import by_hand
 
 STEP = 5
+FACTORS = (1.0, 3.0, 0.7)
+"""What leaves are multiplied by: they stand in their slots as backward made them."""
 
 
 class Dead(Exception):
@@ -62,11 +64,15 @@ class Holder:
         chance = torch.Generator().manual_seed(shard)
         return [torch.randn(len(view), generator=chance) for view in self.layout.views(self._slot(0))]
 
-    def presence(self, node):
-        return np.logical_or.reduce([self.present[shard] for shard in range(*node)])
+    def content(self, node):
+        present = np.logical_or.reduce([self.present[shard] for shard in range(*node)])
+        return present, FACTORS[node[0] % len(FACTORS)] if node[1] - node[0] == 1 else 1.0
+
+    def scaled(self, part, shard):
+        return None if part is None else part * FACTORS[shard % len(FACTORS)]
 
     def compute(self, shard):
-        slot = self.slots.acquire(STEP, self.presence, lambda action: action())
+        slot = self.slots.acquire(STEP, self.content, lambda action: action())
         for view, value, there in zip(self.slots.views(slot), self.leaf(shard), self.present[shard], strict=True):
             view.fill_(float("nan"))  # half written
             if there:
@@ -87,7 +93,9 @@ class Holder:
         held = self.slots.held(STEP)
         for node, slot in held.items():
             for index, view in enumerate(self.layout.views(self.memory[slot])):
-                total = by_hand([self.leaf(s)[index] if self.present[s][index] else None for s in range(*node)])
+                alone = node[1] - node[0] == 1
+                parts = [self.leaf(s)[index] if self.present[s][index] else None for s in range(*node)]
+                total = parts[0] if alone else by_hand([self.scaled(part, node[0] + n) for n, part in enumerate(parts)])
                 assert total is None or same(view, total), f"{node} in slot {slot} is wrong in parameter {index}"
         return ranges.leaves(held)
 
@@ -175,7 +183,7 @@ def test_a_share_of_as_many_shards_as_there_may_be_fits():
     holder = Holder(SHARDS_MAX, sizes=(1,), present=np.ones((SHARDS_MAX, 1), dtype=bool))
     highest = 0
     for shard in range(1, SHARDS_MAX):
-        slot = holder.slots.acquire(STEP, lambda _: np.ones(1, dtype=bool), lambda action: action())
+        slot = holder.slots.acquire(STEP, lambda _: (np.ones(1, dtype=bool), 1.0), lambda action: action())
         holder.slots.seal(slot, STEP, shard)
         highest = max(highest, slot)
     assert highest < 24, "2 log2 S"
@@ -186,7 +194,7 @@ def test_slots_of_the_step_before_are_free_again():
     holder = Holder(4)
     for shard in (0, 1):
         holder.compute(shard)
-    slot = holder.slots.acquire(STEP + 1, holder.presence, lambda action: action())
+    slot = holder.slots.acquire(STEP + 1, holder.content, lambda action: action())
     assert slot == 0
     assert holder.seals.tolist()[:2] == [UNSEALED, pack(STEP, (1, 2))], "unsealed before it is written"
     assert holder.slots.held(STEP + 1) == {}
@@ -194,8 +202,8 @@ def test_slots_of_the_step_before_are_free_again():
 
 def test_a_slot_that_was_acquired_and_never_sealed_is_acquired_again():
     holder = Holder(4)
-    first = holder.slots.acquire(STEP, holder.presence, lambda action: action())
-    assert holder.slots.acquire(STEP, holder.presence, lambda action: action()) == first
+    first = holder.slots.acquire(STEP, holder.content, lambda action: action())
+    assert holder.slots.acquire(STEP, holder.content, lambda action: action()) == first
 
 
 def test_every_change_of_a_seal_waits_for_the_pen():
@@ -209,7 +217,7 @@ def test_every_change_of_a_seal_waits_for_the_pen():
     for shard in range(4):
         before = holder.seals.writes
         asked.clear()
-        slot = holder.slots.acquire(STEP, holder.presence, write)
+        slot = holder.slots.acquire(STEP, holder.content, write)
         assert holder.seals.writes - before == sum(asked), "a seal was changed without the pen"
         holder.slots.seal(slot, STEP, shard)
 
@@ -241,6 +249,6 @@ def test_signs_of_zero_and_infinities_live_through_a_merge():
     holder._slot(0)
     for shard in (0, 1):
         holder.compute(shard)
-    holder.slots.acquire(STEP, holder.presence, lambda action: action())  # merges
+    holder.slots.acquire(STEP, holder.content, lambda action: action())  # merges
     assert sorted(holder.slots.held(STEP)) == [(0, 2)]
     assert holder.check() == {0, 1}

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from relume.train.batches import ALIGNMENT_BYTES, align, count_samples, leaves, transform
+from relume.train.batches import ALIGNMENT_BYTES, align, count_samples, leaves, signature, transform
+from relume.train.structure import difference, structure_of
 
 Pair = namedtuple("Pair", ["x", "y"])  # noqa: PYI024 - the untyped kind is what people have
 
@@ -144,3 +145,49 @@ def test_leaves_come_with_the_way_to_write_them():
 )
 def test_the_first_tensor_tells_how_many_samples_there_are(batch, samples):
     assert count_samples(batch) == samples
+
+
+BUILDS = [
+    torch.zeros(3),
+    torch.zeros(3).double(),
+    torch.eye(2).to_sparse(),
+    torch.nn.Parameter(torch.zeros(3)),
+    np.zeros(3),
+    1,
+    True,
+    1.0,
+    "a",
+    None,
+    Pair(1, 2),
+    Sample(torch.zeros(1)),
+    UserDict(x=1),
+    {},
+    [],
+    (),
+    {"x": 1},
+    {"x": 1.0},
+    {"y": 1},
+    {"x": 1, "y": 2},
+    {1: 1},
+    {True: 1},
+    {"x": {"y": 1}},
+    {"x": "y"},
+    [1, 2],
+    [1, 2.0],
+    (1, 2),
+    [[1], 2],
+    [1, [2]],
+    [torch.zeros(1), {"x": "a"}],
+    [torch.zeros(1), {"x": np.zeros(1)}],
+]
+
+
+def test_what_has_one_signature_is_built_alike():
+    for first in BUILDS:
+        for other in BUILDS:
+            if signature(first) is not None and signature(first) == signature(other):
+                assert difference(structure_of(first), structure_of(other)) is None, (first, other)
+    assert signature([torch.zeros(1), {"x": "a"}]) == signature([torch.ones(5), {"x": "b"}]) is not None
+    assert signature([torch.zeros(1), Pair(1, 2)]) is None, "not clear: it is looked at closely"
+    assert signature({1: 1}) is None
+    assert signature({"x": 1, "y": 2.0}) != signature({"x": 2.0, "y": 1})

@@ -304,6 +304,59 @@ def test_a_batch_that_cannot_travel_is_refused_instead_of_waited_for(open_loader
 # --- prefetching ---
 
 
+class Gated:
+    """A stream whose shards wait until the test lets them be loaded, and say that they were begun."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.closed = True
+
+    def __call__(self, step, shard):
+        (self.folder / f"begun-{step}-{shard}-{os.getpid()}").touch()
+        gate = self.folder / f"gate-{step}-{shard}"
+        if gate.exists():
+            gate.open().close()  # a pipe: it opens when the test opens the other end
+        return torch.tensor([[step, os.getpid()]])
+
+    def shut(self, *keys):
+        for step, shard in keys:
+            os.mkfifo(self.folder / f"gate-{step}-{shard}")
+
+    def let(self, *keys):
+        for step, shard in keys:
+            (self.folder / f"gate-{step}-{shard}").open("w").close()
+
+    def begun(self):
+        """The shards whose loading has begun, by the process that does it, in no order."""
+        found = {}
+        for path in self.folder.glob("begun-*"):
+            step, shard, pid = map(int, path.name.split("-")[1:])
+            found[step, shard] = pid
+        return found
+
+    def wait_for(self, *keys):
+        deadline = time.monotonic() + 10
+        while not set(keys) <= set(self.begun()):
+            assert time.monotonic() < deadline, f"begun are {self.begun()}"
+            time.sleep(0.002)
+
+
+@pytest.fixture
+def gated(tmp_path):
+    return Gated(tmp_path)
+
+
+def settled(loader):
+    """Wait until everything that is foreseen has been loaded; return it."""
+    deadline = time.monotonic() + 10
+    while True:
+        with loader._pool.changed:
+            if not loader._pending and not loader._look_again and not loader._pool._rung:
+                return set(loader._arrived)
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
 def test_what_is_foreseen_is_loaded_by_loader_processes(open_loader):
     loader = open_loader(Whereabouts(), num_workers=2)
     processes = [process_of(loader.get(*key)) for key in KEYS]
@@ -319,42 +372,175 @@ def test_what_is_not_foreseen_is_loaded_here(open_loader):
     assert os.getpid() not in process_of(loader.get(1, 0)), "and the foreseen ones go on"
 
 
-def test_prefetching_asks_no_further_than_it_has_room_for(open_loader):
-    plan = Plan()
-    loader = open_loader(Whereabouts(), plan, num_workers=2, prefetch_factor=2)
+def test_while_a_step_is_computed_the_next_ones_are_loaded_in_the_order_of_need(open_loader, gated):
+    loader = open_loader(gated, num_workers=2, prefetch_factor=2)
     loader.get(0, 0)
-    assert plan.asked == [None, *KEYS[:4]], "four under way, and one more when one was handed out"
+    gated.wait_for(*KEYS[:5])  # nobody asks for anything meanwhile: the user's forward goes on
+    assert settled(loader) == set(KEYS[1:5]), "two for each process, and no further: they take memory"
+    assert set(gated.begun()) == set(KEYS[:5])
+    loader.get(*KEYS[1])
+    gated.wait_for(KEYS[5])
+    assert settled(loader) == set(KEYS[2:6])
 
 
-def test_after_a_change_of_view_the_new_shards_are_foreseen_and_the_old_ones_dropped(open_loader):
-    plan = Plan([key for key in KEYS if key[1] == 0])
-    loader = open_loader(Whereabouts(), plan, num_workers=1, prefetch_factor=2)
+def test_what_a_dead_worker_leaves_is_loaded_at_once_by_all_processes_and_before_later_steps(open_loader, gated):
+    """It is not asked for meanwhile: the user's forward goes on. Both processes have more to do than they can."""
+    plan = Plan([(step, 0) for step in range(STEPS)])
+    loader = open_loader(gated, plan, num_workers=2, prefetch_factor=2)
+    gated.shut((1, 0), (2, 0), (0, 1), (0, 2))
     loader.get(0, 0)
-    loader.get(1, 0)
-    plan.keys = [key for key in KEYS if key[1] != 0]  # the others are gone, and somebody else has shard 0
-    here = [key for key in plan.keys if key > (1, 0) and process_of(loader.get(*key)) == {os.getpid()}]
-    assert here, "the first ones were not foreseen"
-    assert max(here) < (4, 0), "the later ones were"
-    assert all(key[0] >= 5 for key in loader._arrived), "nothing is kept for steps that are over"
+    gated.wait_for((1, 0), (2, 0))  # in both processes; more is waiting behind them
+    plan.keys = [(0, 0), (0, 1), (0, 2), *((step, shard) for step in range(1, STEPS) for shard in (0, 1))]
+    loader.look()
+    with loader._pool.changed:
+        while not {(0, 1), (0, 2)} <= loader._pending:
+            loader._pool.changed.wait(0.01)
+    gated.let((1, 0), (2, 0))
+    gated.wait_for((0, 1), (0, 2))
+    assert set(gated.begun()) == {(0, 0), (1, 0), (2, 0), (0, 1), (0, 2)}, "ahead of steps 3 and 4"
+    assert gated.begun()[0, 1] != gated.begun()[0, 2]
+    gated.let((0, 1), (0, 2))
+    assert os.getpid() not in {*process_of(loader.get(0, 1)), *process_of(loader.get(0, 2))}
 
 
-def test_a_worker_that_has_nothing_to_do_for_a_while_prefetches_again_at_full_depth(open_loader):
-    plan = Plan([])
-    loader = open_loader(Whereabouts(), plan, num_workers=2, prefetch_factor=2)
-    loader.fingerprint()  # before there is a view
+def test_a_view_that_nobody_told_of_is_met_when_a_shard_is_asked_for(open_loader, gated):
+    plan = Plan([(step, 0) for step in range(STEPS)])
+    loader = open_loader(gated, plan, num_workers=2, prefetch_factor=1)
+    loader.get(0, 0)
+    settled(loader)
     plan.keys = list(KEYS)
-    assert os.getpid() not in process_of(loader.get(0, 0))
-    under_way = [wanted for wanted in loader._pool.pending if getattr(wanted, "step", -1) >= 0]
-    assert len(under_way) == 4
+    gated.shut((0, 1), (0, 2))
+    opener = threading.Thread(target=lambda: (gated.wait_for((0, 1), (0, 2)), gated.let((0, 1), (0, 2))))
+    opener.start()
+    found = [process_of(loader.get(0, shard)) for shard in (1, 2)]
+    opener.join()
+    assert set.union(*found) == {hand.process.pid for hand in loader._pool._hands}, "both at once"
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_a_dead_worker_leaves_is_loaded_here_if_all_processes_are_busy(open_loader, gated, told):
+    plan = Plan([(step, 0) for step in range(STEPS)])
+    loader = open_loader(gated, plan, num_workers=1, prefetch_factor=3)
+    gated.shut((1, 0))
+    loader.get(0, 0)
+    gated.wait_for((1, 0))
+    plan.keys = [(0, 0), (0, 1), (0, 2), *((step, shard) for step in range(1, STEPS) for shard in (0, 1))]
+    if told:
+        loader.look()
+        with loader._pool.changed:
+            while not {(0, 1), (0, 2)} <= loader._pending:
+                loader._pool.changed.wait(0.01)
+    assert process_of(loader.get(0, 1)) == {os.getpid()}
+    gated.let((1, 0))
+    gated.wait_for((0, 2))
+    settled(loader)
+    assert gated.begun()[0, 2] != os.getpid(), "the process has gone on with what was not taken back"
+    assert process_of(loader.get(0, 2)) == {gated.begun()[0, 2]}
+    assert len(list(gated.folder.glob("begun-0-1-*"))) == 1, "nor does it load what was"
+
+
+def test_what_goes_to_somebody_else_is_not_waited_for_and_goes_with_its_step(open_loader, gated):
+    plan = Plan([(step, 0) for step in range(STEPS)])
+    loader = open_loader(gated, plan, num_workers=1, prefetch_factor=2)
+    loader.get(0, 0)
+    assert settled(loader) == {(1, 0), (2, 0)}
+    plan.keys = [(step, 1) for step in range(STEPS)]
+    loader.look()
+    assert settled(loader) == {(0, 1), (1, 1)}, "in the place of what was foreseen before"
+    assert process_of(loader.get(2, 0)) == {os.getpid()}, "a mistake, or another view: the bits are there"
+    assert settled(loader) == {(2, 1), (3, 1)}, "nothing is kept for steps that are over"
+
+
+def test_what_is_under_way_when_it_goes_to_somebody_else_is_not_kept(open_loader, gated):
+    plan = Plan([(step, 0) for step in range(STEPS)])
+    loader = open_loader(gated, plan, num_workers=1, prefetch_factor=2)
+    gated.shut((1, 0))
+    loader.get(0, 0)
+    gated.wait_for((1, 0))
+    plan.keys = [(0, 0), *((step, 1) for step in range(1, STEPS))]
+    loader.look()
+    with loader._pool.changed:
+        while (1, 1) not in loader._pending:
+            loader._pool.changed.wait(0.01)
+    gated.let((1, 0))
+    assert settled(loader) == {(1, 1), (2, 1)}
+
+
+def test_what_is_waited_for_is_given_whatever_the_view_says_meanwhile(open_loader, gated):
+    plan = Plan([(step, 0) for step in range(STEPS)])
+    loader = open_loader(gated, plan, num_workers=1, prefetch_factor=2)
+    gated.shut((1, 0))
+    loader.get(0, 0)
+    gated.wait_for((1, 0))
+
+    def change():
+        with loader._pool.changed:
+            while (1, 0) not in loader._served:
+                loader._pool.changed.wait(0.01)
+        plan.keys = [(step, 1) for step in range(1, STEPS)]
+        loader.look()
+        gated.wait_for((0, 0))
+        gated.let((1, 0))
+
+    changer = threading.Thread(target=change)
+    changer.start()
+    assert process_of(loader.get(1, 0)) == {gated.begun()[1, 0]} != {os.getpid()}
+    changer.join()
+
+
+def test_who_is_about_to_join_finds_its_first_shards_there(open_loader, gated):
+    """It replays meanwhile, and asks for none. What it will have begins with step 4."""
+    plan = Plan([])
+    loader = open_loader(gated, plan, num_workers=2, prefetch_factor=2)
+    assert loader.fingerprint() == "", "the processes are there from here on"
+    plan.keys = [(step, shard) for step in (4, 5) for shard in (0, 2)]
+    loader.look()
+    gated.wait_for(*plan.keys)
+    assert settled(loader) == set(plan.keys)
+    assert os.getpid() not in process_of(loader.get(4, 0))
+
+
+def test_a_worker_that_has_nothing_to_do_for_a_while_prefetches_again_at_full_depth(open_loader, gated):
+    plan = Plan([(0, 0)])
+    loader = open_loader(gated, plan, num_workers=2, prefetch_factor=2)
+    loader.get(0, 0)
+    settled(loader)
+    plan.keys = list(KEYS)
+    loader.look()
+    assert settled(loader) == set(KEYS[1:5])
+
+
+def test_telling_of_a_view_is_cheap_and_harmless_whenever_it_comes(open_loader):
+    here, there = open_loader(), open_loader(num_workers=1)
+    here.look()
+    there.look()
+    there.get(0, 0)
+    for _ in range(100_000):  # more than a pipe holds
+        there.look()
+    assert bits(there.get(0, 1)) == bits(here.get(0, 1))
+    there.close()
+    there.look()
+    assert not there._pool.running
 
 
 def test_a_plan_that_repeats_itself_does_not_load_anything_twice(open_loader):
     def stuck(previous):
-        return (0, 0) if previous is None or previous == (0, 0) else None
+        return (0, 0) if previous is None or previous <= (0, 0) else None
 
     loader = open_loader(Whereabouts(), stuck, num_workers=1)
     loader.get(0, 0)
     assert process_of(loader.get(0, 1)) == {os.getpid()}
+
+
+def test_a_plan_that_raises_is_told_where_a_shard_is_asked_for(open_loader):
+    def broken(previous):
+        if previous is not None:
+            raise ZeroDivisionError("in the plan")
+        return (0, 0)
+
+    loader = open_loader(Whereabouts(), broken, num_workers=1)
+    with pytest.raises(ZeroDivisionError, match="in the plan"):
+        loader.get(0, 0)
 
 
 def test_whatever_views_do_the_bits_stay(open_loader, seed):
@@ -366,6 +552,8 @@ def test_whatever_views_do_the_bits_stay(open_loader, seed):
             if rng.random() < 0.3:
                 rank = {shard for shard in range(SHARDS) if rng.random() < 0.5}
                 plan.keys = [(step, shard) for step in range(30) for shard in sorted(rank)]
+                if rng.random() < 0.5:
+                    there.look()
             assert bits(there.get(step, shard)) == bits(here.get(step, shard)), (step, shard)
         assert len(there._arrived) <= 12
         assert len(there._served) <= SHARDS
@@ -420,7 +608,7 @@ def test_closing_leaves_no_process_whatever_they_are_doing(open_loader, order):
     loader = open_loader(
         Whereabouts() if order == "idle" else Slow(), num_workers=2, shuffle=False, global_batch_size=3
     )
-    pids = {process.pid for process in (loader.get(0, 0), loader._pool._processes)[1]}
+    pids = {process.pid for process in (loader.get(0, 0), [hand.process for hand in loader._pool._hands])[1]}
     begin = time.monotonic()
     loader.close()
     assert time.monotonic() - begin < 3.0
@@ -479,7 +667,7 @@ def test_pinned_batches_are_pinned_and_aligned(open_loader, num_workers):
 def test_a_loader_process_killed_alone_is_told_with_advice_when_a_shard_is_asked_for(open_loader, moment):
     loader = open_loader(Slow(), num_workers=2, shuffle=False, global_batch_size=3)
     loader.get(0, 0)
-    process = loader._pool._processes[0]
+    process = loader._pool._hands[0].process
     if moment == "while it is waited for":
         threading.Timer(0.1, os.kill, [process.pid, signal.SIGKILL]).start()
     else:
@@ -490,7 +678,7 @@ def test_a_loader_process_killed_alone_is_told_with_advice_when_a_shard_is_asked
     assert "memory ran out" in error.value.__notes__[0]
     with pytest.raises(RuntimeError, match="was killed by signal 9"):
         loader.get(0, 1)
-    pids = [process.pid for process in loader._pool._processes]
+    pids = [hand.process.pid for hand in loader._pool._hands]
     loader.close()
     assert all(has_ended(pid) for pid in pids)
 
@@ -517,7 +705,7 @@ from relume.train.shards import Shards
 loader = Shards([0] * 100, global_batch_size=4, num_workers=2).bind(seed=0, default_shards=1).open(
     lambda previous: (0, 0) if previous is None else (previous[0] + 1, 0))
 loader.get(0, 0)
-print(*[process.pid for process in loader._pool._processes], flush=True)
+print(*[hand.process.pid for hand in loader._pool._hands], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     environment = {**os.environ, "PYTHONPATH": str(Path(relume.train.__file__).parents[2])}

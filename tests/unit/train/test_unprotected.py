@@ -67,7 +67,7 @@ class FakeRun:
     def aside(self, label):
         raise AssertionError("no step is run")
 
-    def steps(self, data, *, total=0, epochs=0):
+    def steps(self, data, *, total=0, epochs=0, single_backward=False):
         begin = time.perf_counter()
         self.texts = warn(sys._getframe(1), self.protected, self.vars)
         self.took_s = time.perf_counter() - begin
