@@ -17,6 +17,7 @@ COMMANDS = {
     "scale": "ask a live run for more workers, or fewer",
     "checkpoint": "list, verify and export the checkpoints of a run",
     "chaos": "kill workers of a run on a seeded schedule, and prove that nothing changed",
+    "bench": "what fault tolerance costs while nothing fails, measured beside plain DDP",
     "simulate": "live thousands of seeded histories of the decisions under faults, and hold them to their laws",
     "demo": "see it: an undisturbed run, the same run under kills, and the verdict",
 }

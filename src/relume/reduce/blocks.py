@@ -87,7 +87,10 @@ def _stretch(
         return
 
     def cut(memory: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        pieces: tuple[torch.Tensor, ...] = memory[span[0] : span[1]].view(dtype).split(PIECE_BYTES // dtype.itemsize)
+        whole = memory[span[0] : span[1]].view(dtype)
+        if span[1] - span[0] <= PIECE_BYTES:
+            return (whole,)
+        pieces: tuple[torch.Tensor, ...] = whole.split(PIECE_BYTES // dtype.itemsize)
         return pieces
 
     inputs = {node: cut(tree.sources.memory[node]) for node in nodes}

@@ -52,13 +52,13 @@ class Seals:
                 if word >> (2 * _BITS) == step + 1:
                     yield rank, index, unpack(word)[1]
 
-    def unseal_block(self, step: int, block: int) -> None:
-        """Say that `block` is about to be written for `step`: whoever reads the older result there can tell."""
-        self._blocks[step % self._kept][block] = UNSEALED
+    def unseal_blocks(self, step: int, blocks: range) -> None:
+        """Say that `blocks` are about to be written for `step`: whoever reads the older result there can tell."""
+        self._blocks[step % self._kept][blocks.start : blocks.stop] = UNSEALED
 
-    def seal_block(self, step: int, block: int) -> None:
-        """Say that `block` of the result of `step` is whole."""
-        self._blocks[step % self._kept][block] = step + 1
+    def seal_blocks(self, step: int, blocks: range) -> None:
+        """Say that `blocks` of the result of `step` are whole."""
+        self._blocks[step % self._kept][blocks.start : blocks.stop] = step + 1
 
     def block_sealed(self, step: int, block: int) -> bool:
         """True if `block` of `step` is whole."""

@@ -7,7 +7,7 @@ know what a model is: it moves leaves and results.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ from relume.train.store import Store
 from relume.train.summer import Summer
 from relume.train.taken import Taken
 from relume.wire.messages import View
+
+STRETCH_BYTES = 1 << 20
+"""So much of a result is summed and sealed at a time, unless a block alone is larger."""
 
 
 class Engine:
@@ -190,13 +193,13 @@ class Engine:
         if sources is None:
             return False
         self._progress.enter("sum")
-        summed = all(self._sum_block(view, block, sources, "sum") for block in mine)
+        summed = all(self._sum_blocks(view, blocks, sources, "sum") for blocks in self._stretches(mine))
         if summed and (self._standing.rings_always or self._store.seals.complete(self._step)):
             self._standing.ring_others()  # the last one's block: now the step can be taken
         return True
 
     def sum_early(self, phase: str) -> bool:
-        """Sum one of this worker's blocks that is whole in every leaf, though not every leaf is; True if there was one.
+        """Sum some of this worker's blocks that are whole in every leaf, though not every leaf is; True if any were.
 
         Never block 0: a step whose blocks are all sealed is complete, and it is not before all leaves and notes are.
         """
@@ -208,23 +211,32 @@ class Engine:
         if early is None:
             return False
         sources, whole = early
-        block = next((block for block in blocks if whole >> block & 1), None)
-        if block is None:
+        stretch = next(self._stretches([block for block in blocks if whole >> block & 1]), None)
+        if stretch is None:
             return False
-        self._sum_block(view, block, sources, phase)
+        self._sum_blocks(view, stretch, sources, phase)
         return True
 
-    def _sum_block(self, view: View, block: int, sources: Sources, phase: str) -> bool:
-        """Sum and seal one block, as long as `view` is in force; False if it is not."""
+    def _stretches(self, blocks: list[int]) -> Iterator[range]:
+        """Yield `blocks`, neighbours together as long as they are small: each sum has a price of its own."""
+        bounds, first = self._store.bounds, 0
+        for place, block in enumerate(blocks):
+            after = blocks[place + 1] if place + 1 < len(blocks) else None
+            if after != block + 1 or bounds[after][1] - bounds[blocks[first]][0] > STRETCH_BYTES:
+                yield range(blocks[first], block + 1)
+                first = place + 1
+
+    def _sum_blocks(self, view: View, blocks: range, sources: Sources, phase: str) -> bool:
+        """Sum and seal neighbouring blocks, as long as `view` is in force; False if it is not."""
         step, seals, write_if = self._step, self._store.seals, self._standing.write_if
-        if not write_if(view, lambda: seals.unseal_block(step, block)):
+        if not write_if(view, lambda: seals.unseal_blocks(step, blocks)):
             return False
-        bounds, result = self._store.bounds[block], self._store.result(step)
-        for compute in pieces(self._store.gradient, sources, bounds, result, self._scratch):
+        bounds = (self._store.bounds[blocks[0]][0], self._store.bounds[blocks[-1]][1])
+        for compute in pieces(self._store.gradient, sources, bounds, self._store.result(step), self._scratch):
             if not write_if(view, compute):
                 return False
             self._progress.spring(phase)
-        if not write_if(view, lambda: seals.seal_block(step, block)):
+        if not write_if(view, lambda: seals.seal_blocks(step, blocks)):
             return False
         self._progress.advance()
         return True

@@ -305,7 +305,7 @@ class Loop:
             progress.spring("backward")
 
     def _next_key(self, previous: Key | None) -> Key | None:
-        """Return what this worker will want to load after `previous`, as far as views are known (any thread may ask)."""
+        """Return what this worker will want to load after `previous`, as far as views are known. Any thread may ask."""
         step, after = (max(self._next - 1, 0), -1) if previous is None else previous
         standing = self.seat.standing
         while step < self._total:

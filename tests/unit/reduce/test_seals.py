@@ -58,7 +58,7 @@ def test_a_step_is_complete_when_its_last_block_is_sealed(make):
         for block in (2, 0, 1):
             assert not seals.complete(step)
             assert seals.newest_complete() == step - 1, "half of a step is none, and the one before is not forgotten"
-            seals.seal_block(step, block)
+            seals.seal_blocks(step, range(block, block + 1))
             assert seals.block_sealed(step, block)
         assert seals.complete(step)
         assert seals.newest_complete() == step
@@ -68,10 +68,10 @@ def test_a_step_is_complete_when_its_last_block_is_sealed(make):
 def test_words_of_blocks_that_do_not_exist_do_not_count(make):
     seals = make(blocks=BLOCKS_MAX)
     for block in range(BLOCKS_MAX - 1):
-        seals.seal_block(0, block)
+        seals.seal_blocks(0, range(block, block + 1))
     assert seals.newest_complete() == -1
     few = make(blocks=1)
-    few.seal_block(0, 0)
+    few.seal_blocks(0, range(1))
     assert few.newest_complete() == 0
 
 
@@ -82,7 +82,7 @@ def test_two_processes_see_the_same(data):
     mine, theirs = Seals(words, layout, 5), Seals(words, layout, 5)
     step = data.draw(st.integers(0, 100))
     for block in data.draw(st.sets(st.integers(0, 4))):
-        mine.seal_block(step, block)
+        mine.seal_blocks(step, range(block, block + 1))
     assert [theirs.block_sealed(step, b) for b in range(5)] == [mine.block_sealed(step, b) for b in range(5)]
     assert theirs.newest_complete() == (step if mine.complete(step) else -1)
 
@@ -93,12 +93,12 @@ def test_a_result_is_there_until_another_is_written_in_its_place(kept):
     seals = Seals(memoryview(bytearray(layout.size)).cast("Q"), layout, 3)
     for step in range(40):
         for block in range(3):
-            seals.seal_block(step, block)
+            seals.seal_blocks(step, range(block, block + 1))
         complete = [old for old in range(step + 1) if seals.complete(old)]
         assert complete == list(range(max(0, step - kept + 1), step + 1))
         assert seals.newest_complete() == step
         assert [seals.overtaken(old) for old in range(step + 2)] == [old <= step - kept for old in range(step + 2)]
-    seals.unseal_block(40, 1)
+    seals.unseal_blocks(40, range(1, 2))
     assert not seals.overtaken(40 - kept), "nothing newer stands there yet"
     assert not seals.complete(40 - kept)
     assert all(seals.complete(old) for old in range(40 - kept + 1, 40))
