@@ -52,6 +52,7 @@ def test_survivors_are_after_four_losses_what_they_were_before(tmp_path):
     result = run_fleet(script(tmp_path, total=13, after=count, num_workers=1), workers=5, tmp_path=tmp_path)
     check(tmp_path, result, lost=dict.fromkeys(range(4), "signal"), main=4, total=13)
     before, after = (json.loads((tmp_path / f"count-4-{step}").read_text()) for step in (2, 11))
+    assert after.pop("fds") <= before.pop("fds")  # a batch that was loaded ahead holds one; towards the end fewer are
     assert after == before
     assert before["children"] == 1
 

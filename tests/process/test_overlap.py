@@ -21,6 +21,8 @@ from tests.process.test_exactness import kill, run_and_check
 from tests.scenarios_exact import ALL, BY_NAME, CLASSES, FEATURES, simple, with_adamw
 
 SEVERAL = {
+    "micro-batches",
+    "routed-micro-batches",
     "checkpointing-reentrant",  # a backward within the backward, for each of its parts
     "weighted-in-parts",
     "two-losses-and-a-penalty",

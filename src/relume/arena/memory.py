@@ -90,13 +90,13 @@ def attach(descriptor: int, size: int, purpose: Literal["arena", "mirror"] = "ar
         memory = mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
     except OSError as error:
         raise MemoryShortage(_no_address_space(size, purpose)) from error
-    keep_mapped(memory)
+    memory.madvise(mmap.MADV_DONTFORK)
+    never_unmap(memory)
     return memory
 
 
-def keep_mapped(memory: mmap.mmap) -> None:
-    """See to it that the garbage collector never unmaps `memory`, and that forked children do not have it."""
-    memory.madvise(mmap.MADV_DONTFORK)
+def never_unmap(memory: mmap.mmap) -> None:
+    """See to it that the garbage collector never unmaps `memory`."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
 
 

@@ -14,7 +14,7 @@ import sys
 
 import numpy as np
 
-from relume.arena.memory import keep_mapped
+from relume.arena.memory import never_unmap
 
 _NORESERVE = 0x4000
 _ENTRY = 8
@@ -22,12 +22,12 @@ _SHARED, _SWAPPED, _PRESENT = (np.uint64(1 << bit) for bit in (61, 62, 63))
 
 
 class PrivateMap:
-    """The first `size` bytes of the memfd `descriptor`; never unmapped, and not there in forked children."""
+    """The first `size` bytes of the memfd `descriptor`; never unmapped. Forked children have it too: it cannot harm."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         flags, access = mmap.MAP_PRIVATE | _NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE
         self.memory = mmap.mmap(descriptor, size, flags, access)
-        keep_mapped(self.memory)
+        never_unmap(self.memory)
         self._address = np.frombuffer(self.memory, dtype=np.uint8).ctypes.data
         self._pages = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -34,6 +34,7 @@ class Place:
         self.is_small = [entry.small for entry in layout.entries]
         self._small = [view for view, small in zip(self.views, self.is_small, strict=True) if small]
         self._stretches = layout.small(memory)
+        self._places = self._addresses()
         self._versions = 0
 
     def blank(self) -> None:
@@ -43,8 +44,11 @@ class Place:
         self._versions = self._sum()
 
     def written(self, times: int) -> bool:
-        """True if the small parameters' places were written to so many times, all in all."""
-        return self._sum() - self._versions == times
+        """True if the small parameters' places were written to so many times, all in all, and are where they were."""
+        return self._sum() - self._versions == times and self._addresses() == self._places
+
+    def _addresses(self) -> list[int]:
+        return [view.data_ptr() for view in self._small]
 
     def _sum(self) -> int:
         return sum([view._version for view in self._small])  # noqa: SLF001  (no public spelling)

@@ -50,11 +50,23 @@ def _hold(run: Run, loop: Loop | None) -> contextlib.ExitStack:
     stack.callback(state.put_back, state.snapshot())
     for parameter in parameters:
         gradient = parameter.grad
-        stack.callback(_put_back, parameter, gradient, None if gradient is None else gradient.clone())
+        stack.callback(_put_back, parameter, gradient, None if gradient is None else _Content(gradient))
     return stack
 
 
-def _put_back(parameter: torch.Tensor, gradient: torch.Tensor | None, content: torch.Tensor | None) -> None:
+class _Content:
+    """What a gradient holds, to be put back if somebody writes to it."""
+
+    def __init__(self, gradient: torch.Tensor) -> None:
+        self._version = gradient._version  # noqa: SLF001  (no public spelling)
+        self._copy = gradient.clone()
+
+    def put_back(self, gradient: torch.Tensor) -> None:
+        if gradient._version != self._version:  # noqa: SLF001
+            gradient.copy_(self._copy)
+
+
+def _put_back(parameter: torch.Tensor, gradient: torch.Tensor | None, content: _Content | None) -> None:
     parameter.grad = gradient
     if gradient is not None and content is not None:
-        gradient.copy_(content)  # a backward has added to it in place
+        content.put_back(gradient)  # a backward has added to it in place

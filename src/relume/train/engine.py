@@ -194,8 +194,8 @@ class Engine:
             return False
         self._progress.enter("sum")
         summed = all(self._sum_blocks(view, blocks, sources, "sum") for blocks in self._stretches(mine))
-        if summed and (self._standing.rings_always or self._store.seals.complete(self._step)):
-            self._standing.ring_others()  # the last one's block: now the step can be taken
+        if summed:
+            self._ring_if_complete()
         return True
 
     def sum_early(self, phase: str) -> bool:
@@ -214,8 +214,14 @@ class Engine:
         stretch = next(self._stretches([block for block in blocks if whole >> block & 1]), None)
         if stretch is None:
             return False
-        self._sum_blocks(view, stretch, sources, phase)
+        if self._sum_blocks(view, stretch, sources, phase):
+            self._ring_if_complete()  # the last leaf, and all other blocks, may have been sealed meanwhile
         return True
+
+    def _ring_if_complete(self) -> None:
+        """Ring if what this worker has just sealed is the last block: now the step can be taken."""
+        if self._standing.rings_always or self._store.seals.complete(self._step):
+            self._standing.ring_others()
 
     def _stretches(self, blocks: list[int]) -> Iterator[range]:
         """Yield `blocks`, neighbours together as long as they are small: each sum has a price of its own."""

@@ -74,6 +74,7 @@ class LeafCatcher:
         self._place: Place | None = None
         self._present = bytearray(len(parameters))
         self._pending: list[int] = []
+        self._under_way = False
         self._writes = 0
         self._explicit: list[float] = []
         self._weighing = False
@@ -94,6 +95,7 @@ class LeafCatcher:
         self._place, self._samples = place, samples
         self._present = bytearray(len(self._parameters))
         self._pending = []
+        self._under_way = False
         self._writes = 0
         self._explicit = []
         self._plain = False
@@ -125,13 +127,17 @@ class LeafCatcher:
         else:
             self._add_weighted(loss, value, self._place)
 
-    def close(self, shard: int) -> Leaf | None:
-        """End the shard; return what it brought, or None if no gradient came."""
+    def close(self, shard: int, *, skipped: bool = False) -> Leaf | None:
+        """End the shard; return what it brought, or None if no gradient came or it is `skipped`."""
         place = self._place
         assert place is not None
-        if self._pending:  # a backward that raised, and that the script went on after
-            self._gather()
         self._place, self._catching = None, False
+        if skipped:
+            self.clear_grads()
+            return None
+        if self._under_way:
+            text = f"a backward of shard {shard} raised, and the script went on: what had come of it would count too."
+            raise GradientError(text + " Let the exception through, or leave the shard out with step.skip()")
         self._check_untouched(place, shard)
         if self._explicit and self._plain:
             text = f"shard {shard} mixes loss.backward() with step.backward(loss, weight=...)."
@@ -178,8 +184,8 @@ class LeafCatcher:
             if not self._catching:
                 self._let_be(index)
                 return
-            if not self._weighing:
-                self._plain = True
+            if not self._under_way:
+                self._begin_backward()
             gradient, parameter.grad = parameter.grad, None
             assert gradient is not None
             self._add(index, gradient)
@@ -192,13 +198,19 @@ class LeafCatcher:
             if not self._catching:
                 self._let_be(index)
                 return
-            pending = self._pending
-            if not pending:
-                self._moved()
-                torch.autograd.Variable._execution_engine.queue_callback(self._gather)  # noqa: SLF001  (as DDP does)
-            pending.append(index)
+            if not self._under_way:
+                self._begin_backward()
+            self._pending.append(index)
 
         return caught
+
+    def _begin_backward(self) -> None:
+        """The first gradient of a backward has come: see to it that its end is noticed."""
+        self._under_way = True
+        if not self._weighing:
+            self._plain = True
+        self._moved()
+        torch.autograd.Variable._execution_engine.queue_callback(self._gather)  # noqa: SLF001  (as DDP does)
 
     def _let_be(self, index: int) -> None:
         """A gradient that goes into no slot now. Raises `GradientError` if it has no meaning at all."""
@@ -216,10 +228,9 @@ class LeafCatcher:
         """A backward ends: its small gradients stand in the slot, unless the script had replaced `.grad`."""
         pending, self._pending = self._pending, []
         place, parameters, present = self._place, self._parameters, self._present
+        self._under_way = False
         if place is None:
             return
-        if not self._weighing:
-            self._plain = True
         views = place.views
         for index in pending:
             parameter = parameters[index]
@@ -249,6 +260,9 @@ class LeafCatcher:
         self._catching = False
         try:
             torch.autograd.backward(loss)
+        except BaseException:
+            self._under_way = True
+            raise
         finally:
             self._catching = True
         for index, parameter in enumerate(self._parameters):

@@ -134,11 +134,13 @@ class Step:
             rng.seed_all(rng.derive(loop.run.seed, self.number, shard))
             self.shard = shard
             progress.enter("forward", shard)
+            over = False
             try:
                 yield loaded.batch
+                over = True
             finally:
                 self.shard = None
-                caught = loop.catcher.close(shard)
+                leaf = loop.catcher.close(shard, skipped=self._skipped or not over)
             loop.still.check(self.number)
             progress.enter("publish", shard)
             if self._skipped and loop.engine.shown:
@@ -146,7 +148,6 @@ class Step:
                     f"step.skip() was called after backward for shard {shard} of step {self.number}, and with "
                     "single_backward=True others may have summed what came: call it before backward"
                 )
-            leaf = None if self._skipped else caught
             if leaf is None and not self._skipped:
                 raise StepError(
                     f"shard {shard} of step {self.number} brought no gradient: call loss.backward() for every batch, "

@@ -13,7 +13,9 @@ a gradient beyond its step must find it unchanged. So the first sign of either e
 from __future__ import annotations
 
 import mmap
+import os
 import sys
+import weakref
 
 import torch
 
@@ -31,6 +33,8 @@ class Taken:
         self._newest: Lent | None = None
         self._place = 0
         self._private = store.private
+        mine = weakref.ref(self)
+        os.register_at_fork(before=lambda: _told_of_fork(mine()))
 
     def take(self, step: int) -> list[torch.Tensor]:
         """Return the gradients of the complete `step`, one view per parameter, with the parameters' strides."""
@@ -66,23 +70,38 @@ class Taken:
         self._private = None
         self._mapped.clear()
 
+    def _before_fork(self) -> None:
+        """A child may read `.grad` for as long as it likes."""
+        if self._newest is not None and self._private is not None:
+            self._newest.keep()
+            self._private = None
+
     def _range(self, place: int) -> tuple[int, int]:
         return self._store.layout.result(place), self._store.gradient.size
 
 
+def _told_of_fork(taken: Taken | None) -> None:
+    if taken is not None:
+        taken._before_fork()  # noqa: SLF001  (its own function, but for the weak reference)
+
+
 class Lent:
-    """Memory that the script sees as gradients for a while."""
+    """Memory that the script sees as gradients for a while.
+
+    The views are the same tensors each time, so what a script has done to one of them is looked for.
+    """
 
     def __init__(self, layout: GradientLayout, memory: torch.Tensor) -> None:
         self.memory = memory
         self.views = layout.views(memory)
+        self._marks: list[dict[str, object]] = [vars(view) for view in self.views]
         self._unheld = self._holders()
         self._versions = self._sum()
 
     @property
     def is_held(self) -> bool:
-        """True if somebody else holds the memory or a view of it, in Python or in torch."""
-        return self._holders() != self._unheld
+        """True if somebody holds the memory or a view of it, in Python or in torch, or has changed what a view is."""
+        return self._holders() != self._unheld or any(self._marks)
 
     @property
     def is_written(self) -> bool:
@@ -98,6 +117,14 @@ class Lent:
         return sum([view._version for view in self.views])  # noqa: SLF001  (no public spelling)
 
     def _holders(self) -> list[int]:
+        """Count who holds the memory and each view of it, and say where they are."""
         storage: int = torch._C._storage_Use_Count(self.memory.untyped_storage()._cdata)  # noqa: SLF001
-        inner = [view._use_count() for view in self.views]  # type: ignore[attr-defined]  # noqa: SLF001
-        return [storage, *inner, *[sys.getrefcount(view) for view in self.views]]
+        views = self.views
+        return [
+            storage,
+            self.memory.data_ptr(),
+            *[view.data_ptr() for view in views],
+            *[view._use_count() for view in views],  # type: ignore[attr-defined]  # noqa: SLF001
+            *[view.requires_grad for view in views],
+            *[sys.getrefcount(view) for view in views],
+        ]

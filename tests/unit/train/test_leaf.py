@@ -150,22 +150,39 @@ def test_a_gradient_with_a_graph_of_its_own(shard):
     assert holds(small, 6.0 * total)
 
 
-def test_a_backward_that_raises_may_be_repeated(shard):
-    class Broken(torch.autograd.Function):
-        @staticmethod
-        def forward(context, x):
-            return x.clone()
+class Broken(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
 
-        @staticmethod
-        def backward(context, gradient):
-            raise RuntimeError("broken")
+    @staticmethod
+    def backward(context, gradient):
+        raise RuntimeError("broken")
 
+
+@pytest.mark.parametrize("weight", [None, 2.0])
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("name", ["large", "small"])
+def test_going_on_after_a_backward_that_raised_is_refused(shard, name, before, weight):
+    """As a script does that has run out of memory and tries again: a part of the gradient would count twice."""
+    reached, broken = (shard.large, shard.small) if name == "large" else (shard.small, shard.large)
+    if before:
+        shard.catcher.backward(shard.loss(), weight)
     with pytest.raises(RuntimeError, match="broken"):
-        (shard.small.sum() + Broken.apply(shard.large).sum()).backward()
-    shard.large.sum().backward()
-    _, _, (large, small) = shard.close()
-    assert holds(large, 1.0)
-    assert small is None or holds(small, 1.0)
+        shard.catcher.backward(Broken.apply(broken * 1.0).sum() + reached.sum(), weight)
+    shard.catcher.backward(shard.loss(), weight)
+    with pytest.raises(GradientError, match=r"a backward of shard 0 raised, and the script went on"):
+        shard.close()
+
+
+def test_a_shard_whose_backward_raised_may_be_left_out(shard):
+    with pytest.raises(RuntimeError, match="broken"):
+        (Broken.apply(shard.large * 1.0).sum() + shard.small.sum()).backward()
+    assert shard.catcher.close(0, skipped=True) is None
+    assert shard.small.grad is None
+    shard.catcher.open(shard.place, 5)
+    shard.loss(4.0).backward()
+    assert holds(shard.close(1)[2][1], 4.0)
 
 
 def test_a_frozen_parameter(shard):

@@ -167,3 +167,68 @@ def test_without_word_of_copied_pages_nothing_is_mapped(monkeypatch):
     worker.take(0, 4.0)
     assert worker.grads == [[4.0], [4.0]]
     os.close(worker.descriptor)
+
+
+def change_data(worker, gradient):
+    gradient.data = gradient.data.clamp(-0.1, 0.1)
+
+
+def change_storage(worker, gradient):
+    gradient.share_memory_()
+
+
+def change_places(worker, gradient):
+    one, other = worker.parameters[0].grad, worker.parameters[1].grad
+    one.data, other.data = other.data.clone().resize_(SIZE), one.data[:4].view(2, 2)
+
+
+def change_kind(worker, gradient):
+    gradient.requires_grad_(True)
+
+
+def mark(worker, gradient):
+    gradient.seen = True
+
+
+@pytest.mark.parametrize("change", [change_data, change_storage, change_places, change_kind, mark])
+def test_a_gradient_that_was_made_another_tensor_is_not_handed_out_again(worker, change):
+    for step in range(3 * RESULTS):
+        worker.take(step, 1.0 + step)
+        gradient = worker.parameters[0].grad
+        assert worker.grads == [[1.0 + step]] * 2
+        assert not hasattr(gradient, "seen")
+        assert not gradient.requires_grad
+        change(worker, gradient)
+        del gradient
+        worker.give_back()
+
+
+def test_a_gradient_whose_memory_was_exchanged_and_kept_stays_as_it_was(worker):
+    """One holder more and one less."""
+    worker.take(0, 3.0)
+    gradient = worker.parameters[0].grad
+    kept = gradient.data
+    gradient.data = torch.zeros(SIZE)
+    del gradient
+    worker.give_back()
+    for step in range(1, 3 * RESULTS):
+        worker.take(step, 9.0)
+        assert worker.grads == [[9.0]] * 2
+        worker.give_back()
+    assert kept.unique().tolist() == [3.0]
+
+
+def test_a_forked_child_may_read_gradients_for_as_long_as_it_likes(worker):
+    worker.take(0, 3.0)
+    go, wait = os.pipe()[::-1]
+    pid = os.fork()
+    if pid == 0:
+        os.read(wait, 1)
+        os._exit(0 if worker.grads == [[3.0]] * 2 else 1)
+    for step in range(1, 2 * RESULTS + 1):
+        worker.give_back()
+        worker.take(step, 9.0)
+    os.write(go, b"1")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(go)
+    os.close(wait)
