@@ -141,8 +141,8 @@ def test_a_worker_that_is_told_to_go_finishes_its_step_and_goes(tmp_path):
     [
         {**kill(3, "replay", rank=1, life=1), "later": True},
         kill(3, "mirror", rank=2),
-        {**kill(5, "admission", rank=0), "later": True},
-        {**kill(5, "admission", rank=2, nth=1), "later": True},
+        {**kill(0, "admission", rank=0), "later": True},
+        {**kill(0, "admission", rank=2, nth=1), "later": True},
     ],
     ids=["in the replay", "in the mirror", "before it answers a proposal", "before it has sent its answer"],
 )
