@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -83,6 +84,14 @@ def environment(rank: int, workers: int, *, threads: int, port: int, run: dict[s
         }
     )
     return result
+
+
+def free_port() -> int:
+    """Return a port of this host that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def python_command(script: Sequence[str]) -> list[str]:

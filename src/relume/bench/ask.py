@@ -6,12 +6,12 @@ not count until its slowest had made the last one; so what is counted is whole s
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 
+from relume.agent.spawn import free_port
 from relume.bench.memory import Use, cpu_s, descendants, use_of
 from relume.bench.orders import BARE, DDP, HOST_OF, RELUME, Begin, Done, Save, Steps, Terms
 from relume.bench.sides import Side, Stage
@@ -36,9 +36,9 @@ class Bench:
         """Start everybody but relume, which has to know the batch."""
         workers = self._stage.workers
         self.tell(f"starting {workers} processes of plain DDP, and {workers} that exchange nothing")
-        self._stage.start_peers(DDP, _free_port())
+        self._stage.start_peers(DDP, free_port())
         words = (str(mapping), ",".join(map(str, bells)))
-        self._stage.start_peers(BARE, _free_port(), words, (mapping, *bells))
+        self._stage.start_peers(BARE, free_port(), words, (mapping, *bells))
 
     def start_run(self, terms: Terms) -> None:
         """Start relume, and wait until its template has its imports behind it: they are no part of a step."""
@@ -100,10 +100,3 @@ def raw_parts_ms(answers: list[Done]) -> tuple[float, float, float]:
     stamps = [[max(times) for times in zip(*each, strict=True)] for each in rounds]
     copied, summed, taken = ([each[i + 1] - each[i] for each in stamps] for i in range(3))
     return fmean(copied) / MS, fmean(summed) / MS, fmean(taken) / MS
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -14,10 +14,10 @@ from typing import Any
 
 from rich.console import Console
 
+from relume.cli.ended import code_of, terminate
 from relume.errors import ConfigError
 from relume.torch_check import check_torch
 
-INTERRUPTED, TERMINATED = 130, 143
 MODELS = ("linear", "charlm", "tiny-1000")
 PAIRS, SIZE_MB = 20, 64.0
 OUT = Path("docs/performance")
@@ -88,12 +88,12 @@ def main(argv: Sequence[str]) -> int:
     if sys.platform != "linux":
         raise ConfigError("`relume bench` runs fleets, which need Linux")
     check_torch()
-    before = signal.signal(signal.SIGTERM, _terminate)
+    before = signal.signal(signal.SIGTERM, terminate)
     try:
         return _step(options) if options.verb == "step" else _sweep(options)
     except KeyboardInterrupt as interrupt:
         print("relume bench: ended by a signal, and so is all that it had started", file=sys.stderr)
-        return TERMINATED if interrupt.args else INTERRUPTED
+        return code_of(interrupt)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -157,9 +157,3 @@ def _measured(
 
 def _tell(text: str) -> None:
     print(f"relume bench: {text}", file=sys.stderr, flush=True)
-
-
-def _terminate(number: int, frame: object) -> None:
-    """End as Ctrl-C does, so that what was started is ended too."""
-    del frame
-    raise KeyboardInterrupt(number)

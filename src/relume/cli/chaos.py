@@ -11,11 +11,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from relume.cli.ended import code_of, terminate
 from relume.core.ranges import SHARDS_MAX
 from relume.errors import ConfigError, RelumeError
 from relume.torch_check import check_torch
 
-INTERRUPTED, TERMINATED = 130, 143
 STEPS = 60
 EPILOG = """exit codes: 0 every kill was carried out (with --respawn: and recovered) and nothing differs, 1 something
 differs or went wrong, 2 usage, 130 Ctrl-C, 143 SIGTERM.
@@ -81,7 +81,7 @@ def main(argv: Sequence[str]) -> int:
     _check(options)
     folder = _folder(options.keep)
     code = 1
-    before = signal.signal(signal.SIGTERM, _terminate)
+    before = signal.signal(signal.SIGTERM, terminate)
     try:
         code = 0 if _trial(options, [*unknown, *more], folder) else 1
     except ConfigError:
@@ -89,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
     except RelumeError as error:
         print(f"relume chaos: {error}", file=sys.stderr)
     except KeyboardInterrupt as interrupt:
-        code = TERMINATED if interrupt.args else INTERRUPTED
+        code = code_of(interrupt)
         print("relume chaos: ended by a signal, and so is all that it had started", file=sys.stderr)
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -138,12 +138,6 @@ def _kills(options: argparse.Namespace) -> int:
     if options.kill_all or options.scale:
         return 0
     return 3 if options.respawn else min(3, options.workers - 1)
-
-
-def _terminate(number: int, frame: object) -> None:
-    """End as Ctrl-C does, so that what was started is ended too."""
-    del frame
-    raise KeyboardInterrupt(number)
 
 
 def _check(options: argparse.Namespace) -> None:

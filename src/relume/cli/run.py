@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import socket
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from typing import NoReturn
 from relume.agent.output import Terminal
 from relume.agent.rundir import new_run_id
 from relume.agent.settings import EXIT_CODES, Settings
-from relume.agent.spawn import FreshInterpreter, environment, python_command
+from relume.agent.spawn import FreshInterpreter, environment, free_port, python_command
 from relume.agent.supervisor import Result, Supervisor
 from relume.cli.torchrun import advice
 from relume.core.ranges import SHARDS_MAX
@@ -172,7 +171,7 @@ def settings_from(options: argparse.Namespace) -> Settings:
         hang_timeout_s=options.hang_timeout,
         environment=record,
         burner=bool(os.environ.get("RELUME_BURNER")),
-        port=_free_port(),
+        port=free_port(),
     )
 
 
@@ -252,10 +251,3 @@ def _listdir(path: str) -> list[str]:
         return [entry.name for entry in Path(path).iterdir()]
     except OSError:
         return []
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -60,10 +60,6 @@ class Seals:
         """Say that `blocks` of the result of `step` are whole."""
         self._blocks[step % self._kept][blocks.start : blocks.stop] = step + 1
 
-    def block_sealed(self, step: int, block: int) -> bool:
-        """True if `block` of `step` is whole."""
-        return int(self._blocks[step % self._kept][block]) == step + 1
-
     def unsealed(self, step: int, blocks: list[int]) -> list[int]:
         """Return those of `blocks` that are not whole for `step`."""
         words = self._blocks[step % self._kept].tolist()

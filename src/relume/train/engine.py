@@ -247,9 +247,12 @@ class Engine:
         self._progress.advance()
         return True
 
+    def _sealed_nodes(self) -> dict[Range, tuple[int, int]]:
+        return {node: (rank, slot) for rank, slot, node in self._store.seals.sealed(self._step)}
+
     def _nodes(self) -> dict[Range, tuple[int, int]] | None:
         """Return the sealed nodes that the step is summed from, with (rank, slot); None if a leaf is missing."""
-        places = {node: (rank, slot) for rank, slot, node in self._store.seals.sealed(self._step)}
+        places = self._sealed_nodes()
         nodes = ranges.cover(places, self._shards)
         return None if nodes is None else {node: places[node] for node in nodes}
 
@@ -275,7 +278,7 @@ class Engine:
         An open leaf counts where `view` has it computed: then whoever computes moves nothing in its slots any more
         in this step, since it opens its last leaf after that. Where every shard counts, nobody does.
         """
-        sealed = {node: (rank, slot) for rank, slot, node in self._store.seals.sealed(self._step)}
+        sealed = self._sealed_nodes()
         leaves = self._opening.leaves(view, self._step)
         nodes = ranges.cover([*sealed, *leaves], self._shards)
         if nodes is None or all(node in sealed for node in nodes):

@@ -67,14 +67,17 @@ class Taken:
             self._private.discard(start, size)
         else:
             return
-        self._private = None
-        self._mapped.clear()
+        self._map_no_more()
 
     def _before_fork(self) -> None:
         """A child may read `.grad` for as long as it likes."""
         if self._newest is not None and self._private is not None:
             self._newest.keep()
-            self._private = None
+            self._map_no_more()
+
+    def _map_no_more(self) -> None:
+        self._private = None
+        self._mapped.clear()
 
     def _range(self, place: int) -> tuple[int, int]:
         return self._store.layout.result(place), self._store.gradient.size

@@ -59,10 +59,10 @@ def test_a_step_is_complete_when_its_last_block_is_sealed(make):
             assert not seals.complete(step)
             assert seals.newest_complete() == step - 1, "half of a step is none, and the one before is not forgotten"
             seals.seal_blocks(step, range(block, block + 1))
-            assert seals.block_sealed(step, block)
+            assert seals.unsealed(step, [block]) == []
         assert seals.complete(step)
         assert seals.newest_complete() == step
-        assert not seals.block_sealed(step + RESULTS, 0)
+        assert seals.unsealed(step + RESULTS, [0]) == [0]
 
 
 def test_words_of_blocks_that_do_not_exist_do_not_count(make):
@@ -83,7 +83,7 @@ def test_two_processes_see_the_same(data):
     step = data.draw(st.integers(0, 100))
     for block in data.draw(st.sets(st.integers(0, 4))):
         mine.seal_blocks(step, range(block, block + 1))
-    assert [theirs.block_sealed(step, b) for b in range(5)] == [mine.block_sealed(step, b) for b in range(5)]
+    assert theirs.unsealed(step, [*range(5)]) == mine.unsealed(step, [*range(5)])
     assert theirs.newest_complete() == (step if mine.complete(step) else -1)
 
 
